@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _must_be_a_site() -> None:
-    from mcpregistry.management.place import must_be_a_site
+    from mcpregistry.management.site_check import must_be_a_site
 
     must_be_a_site()
 
@@ -67,7 +67,7 @@ def _must_be_a_site() -> None:
 def _collect_seldom() -> None:
     """Loading makes what stays, and `migrate` thousands of classes: to walk all of it again and
     again took a third of its time."""
-    from mcpregistry.collector import THRESHOLDS
+    from mcpregistry.garbage_collection import THRESHOLDS
 
     gc.set_threshold(*THRESHOLDS)
 
@@ -87,9 +87,9 @@ def _answer_the_host_first() -> None:
         from pathlib import Path
 
         from controlplane import env
-        from mcpregistry.gateway.stdio.preload import open_door
+        from mcpregistry.gateway.stdio.preload import claim_pipe
 
-        open_door(Path(__file__).parent / (env.text("SLIPSNISSE_VAR") or "var"), sys.argv[2:])
+        claim_pipe(Path(__file__).parent / (env.text("SLIPSNISSE_VAR") or "var"), sys.argv[2:])
 
 
 if __name__ == "__main__":

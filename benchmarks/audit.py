@@ -55,7 +55,7 @@ def forget() -> None:
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM mcpregistry_invocation")
     later = (datetime.now(UTC) + timedelta(days=1)).isoformat()
-    audit.record(
+    audit.record_entry(
         kind="calls.forgotten",
         actor="x",
         subject="retention",
@@ -75,7 +75,7 @@ def archive(folder: Path) -> Any:
         _transactions.append(time.perf_counter() - began)
 
     archiving._move = timed
-    moved = archiving.archive(
+    moved = archiving.archive_entries(
         datetime.now(UTC) + timedelta(days=100), timedelta(days=90), folder, lambda said: None
     )
     print(f"{'':<30}{moved.entries:,} entries of {moved.chains} chains in {len(moved.files)} files")
@@ -99,21 +99,21 @@ def took(what: str, do: Callable[[], Any]) -> None:
 def seal() -> None:
     from mcpregistry.services.records import seals
 
-    seals.seal(datetime.now(UTC))
+    seals.seal_new_entries(datetime.now(UTC))
 
 
 def verify(*, full: bool = False, folder: str = "") -> Any:
     from mcpregistry.services.records import archive_files, archives, verification
 
-    known = archives.read()
+    known = archives.load_archives()
     if folder:
-        print(*archive_files.verify([folder], known))
-    return verification.verify(datetime.now(UTC), full=full, known=known)
+        print(*archive_files.verify_archive_files([folder], known))
+    return verification.verify_log(datetime.now(UTC), full=full, known=known)
 
 
 def write(calls: int, writer: str = "web") -> None:
-    from mcpregistry.calls.recording.items import Item
     from mcpregistry.calls.recording.recorder import Recorder
+    from mcpregistry.calls.recording.recorder_items import RecorderItem
 
     began = time.perf_counter()
     cpu = time.process_time()
@@ -124,7 +124,7 @@ def write(calls: int, writer: str = "web") -> None:
             batch = [
                 item
                 for place in range(start, min(start + BATCH, calls // WRITERS))
-                for item in one_call(Item, f"{writer}{each}-{place}")
+                for item in one_call(RecorderItem, f"{writer}{each}-{place}")
             ]
             recorder._commit(batch)
             number += len(batch)
@@ -136,7 +136,7 @@ def write(calls: int, writer: str = "web") -> None:
 
 
 def one_call(item: Any, name: str) -> list[Any]:
-    from mcpregistry.services.records.audit import Fact
+    from mcpregistry.services.records.audit import AuditFact
 
     now = datetime.now(UTC)
     call = f"{name:0>32}"
@@ -178,9 +178,9 @@ def one_call(item: Any, name: str) -> list[Any]:
     }
     about = {"tool": "git::git_status", "binding": "b" * 64, "decision": "allow"}
     return [
-        item(Fact("call.dispatched", "local", f"call:{call}", about), begin=identity),
+        item(AuditFact("call.dispatched", "local", f"call:{call}", about), begin=identity),
         item(
-            Fact(
+            AuditFact(
                 "call.succeeded",
                 "local",
                 f"call:{call}",

@@ -20,7 +20,9 @@ from typing import Any
 from benchmarks import site
 from benchmarks.gateway import ECHO, STDIO, one_run
 
-_AS_PYTHON_HAS_IT = "from mcpregistry import collector; collector.settle = lambda: None"
+_AS_PYTHON_HAS_IT = (
+    "from mcpregistry import garbage_collection; garbage_collection.settle = lambda: None"
+)
 _UNFROZEN = f"import gc; gc.freeze = lambda: None; {_AS_PYTHON_HAS_IT}"
 
 

@@ -61,7 +61,7 @@ def _furnished() -> Mapping[str, str]:
     for number, kind in enumerate(KINDS):
         agent = Agent(slug=f"bench{number}", energy_pool=pool if number else None)
         agent = agents.save_agent(agent=agent, actor="bench")
-        grants.grant(agent=agent, server=Server.objects.get(slug="stdio"), actor="bench")
+        grants.grant_access(agent=agent, server=Server.objects.get(slug="stdio"), actor="bench")
         found[kind] = tokens.issue_token(name="bench", actor="bench", agent=agent)[1]
     return found
 

@@ -62,8 +62,8 @@ def fill(sizes: Sizes, now: datetime) -> None:
 
 def fill_configuration(sizes: Sizes, now: datetime) -> None:
     """Servers, tools, agents and grants, but no calls."""
-    from mcpregistry.domain.definitions.definition import definition_hash
-    from mcpregistry.domain.text.canonical import stored
+    from mcpregistry.domain.definitions.definition import hash_definition
+    from mcpregistry.domain.text.canonical import encode_lossy_json
     from mcpregistry.models import Agent, Definition, Endpoint, Grant, Server, Tool
 
     Server.objects.bulk_create(
@@ -80,7 +80,7 @@ def fill_configuration(sizes: Sizes, now: datetime) -> None:
         ),
         batch_size=500,
     )
-    bodies = {each["name"]: (definition_hash(each), stored(each)) for each in named}
+    bodies = {each["name"]: (hash_definition(each), encode_lossy_json(each)) for each in named}
     Definition.objects.bulk_create(
         (
             Definition(
@@ -211,31 +211,31 @@ def _calls(rows: Iterable[dict[str, Any]], process: str) -> None:
     from django.db import transaction
 
     from mcpregistry.models import AuditEntry, Invocation
-    from mcpregistry.services.records.audit import Chain, Entry
+    from mcpregistry.services.records.audit import AuditRow, Chain
 
     chains = {n: Chain(f"{process}{n}") for n in range(WRITERS)}
     remaining = iter(rows)
     began = time.perf_counter()
     done = 0
     while batch := list(islice(remaining, BATCH)):
-        entries: list[Entry] = []
+        entries: list[AuditRow] = []
         for row in batch:
             number = int(row["id"][-4:], 16) % WRITERS
             row["writer"] = chains[number].writer
-            chains[number], told = chains[number].extended(_facts(row), row["received_at"])
+            chains[number], told = chains[number].extend_chain(_facts(row), row["received_at"])
             entries += told
         with transaction.atomic():
             _insert(
                 Invocation._meta.db_table, list(batch[0]), [tuple(row.values()) for row in batch]
             )
-            _insert(AuditEntry._meta.db_table, Entry._fields, entries)
+            _insert(AuditEntry._meta.db_table, AuditRow._fields, entries)
         done += len(batch)
         if done % PROGRESS == 0:
             print(f"{done:,} calls in {time.perf_counter() - began:.0f} s", flush=True)
 
 
 def _facts(row: dict[str, Any]) -> list[Any]:
-    from mcpregistry.services.records.audit import Fact
+    from mcpregistry.services.records.audit import AuditFact
 
     about = {
         "tool": f"{row['server_slug']}::{row['tool_name']}",
@@ -245,7 +245,7 @@ def _facts(row: dict[str, Any]) -> list[Any]:
     first = "call.dispatched" if row["dispatched_at"] else "call.asked"
     ended = {**about, "state": row["state"], "error": row["error_code"]}
     return [
-        Fact(kind, row["agent_slug"], f"call:{row['id']}", said)
+        AuditFact(kind, row["agent_slug"], f"call:{row['id']}", said)
         for kind, said in ((first, about), (f"call.{row['state']}", ended))
         if kind != "call.pending"
     ]
@@ -254,7 +254,7 @@ def _facts(row: dict[str, Any]) -> list[Any]:
 def _insert(table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     from django.db import connection
 
-    from mcpregistry.services.records.sql import insert_into, moment
+    from mcpregistry.services.records.sql import adapt_moment, build_insert
 
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
@@ -263,10 +263,10 @@ def _insert(table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -
                     copy.write_row(row)
             return
         plain = [
-            [moment(value) if isinstance(value, datetime) else value for value in row]
+            [adapt_moment(value) if isinstance(value, datetime) else value for value in row]
             for row in rows
         ]
-        cursor.executemany(insert_into(table, columns), plain)
+        cursor.executemany(build_insert(table, columns), plain)
 
 
 def _held(names: _Names, count: int, now: datetime) -> None:
@@ -305,8 +305,8 @@ def _settled(now: datetime) -> None:
     from mcpregistry.services.upkeep import statistics
 
     call_hours.count_due(now)
-    usage_sums.refresh(now)
-    while findings.refresh(now, seconds=float("inf")):
+    usage_sums.refresh_sums(now)
+    while findings.refresh_findings(now, seconds=float("inf")):
         pass
     statistics.refresh()
     if connection.vendor == "postgresql":  # whose autovacuum the throw-away server goes without

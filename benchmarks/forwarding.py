@@ -24,11 +24,11 @@ ROUNDS = 5
 
 async def main(calls: int, folder: Path) -> None:
     """Print milliseconds for each call: one after the other, then ten at once."""
-    from mcpregistry.calls.placing import Placement
+    from mcpregistry.calls.connection_placement import Placement
     from mcpregistry.db import db_call
     from mcpregistry.domain.calls.forwarding import NOTHING
-    from mcpregistry.domain.servers.target import Target
-    from mcpregistry.downstream.peers.sockets import Host
+    from mcpregistry.domain.servers.target import ServerTarget
+    from mcpregistry.downstream.peers.sockets import PeerAddress
     from mcpregistry.downstream.pool.pool import Pool
     from mcpregistry.models import Server
 
@@ -37,8 +37,8 @@ async def main(calls: int, folder: Path) -> None:
     )
     argv = (sys.executable, "-S", str(Path(__file__).with_name("echo_stdio.py")))
 
-    async def target(_: int) -> Target:
-        return Target(server.pk, "echo", 1, "stdio", argv=argv)
+    async def target(_: int) -> ServerTarget:
+        return ServerTarget(server.pk, "echo", 1, "stdio", argv=argv)
 
     async def through(placement: Placement, kind: str) -> dict[str, Any]:
         return await placement.call(
@@ -47,7 +47,7 @@ async def main(calls: int, folder: Path) -> None:
 
     for kind, places in (
         ("Unix socket", [folder / f"{number}.sock" for number in (1, 2)]),
-        ("TLS", [Host("127.0.0.1")] * 2),
+        ("TLS", [PeerAddress("127.0.0.1")] * 2),
     ):
         placements = [
             Placement(Pool(target, lambda _: None), f"web@bench:{2**22 + number}")

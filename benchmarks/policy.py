@@ -10,9 +10,9 @@ import statistics
 import time
 from collections.abc import Callable
 
-from mcpregistry.domain.policy.decision import Outcome, Question
+from mcpregistry.domain.policy.decision import PolicyQuestion, RuleOutcome
 from mcpregistry.domain.policy.rules import Rules, RuleSpec
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.snapshot_specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 
 AIM = 200.0  # microseconds that 1,000 compiled rules may add to a call
 ROUNDS = 15
@@ -33,7 +33,7 @@ Make = Callable[[int], RuleSpec]
 
 
 def rule(number: int, condition: str, **scope: int) -> RuleSpec:
-    return RuleSpec(number + 1, f"rule {number}", number % 50, Outcome.DENY, condition, **scope)
+    return RuleSpec(number + 1, f"rule {number}", number % 50, RuleOutcome.DENY, condition, **scope)
 
 
 def tool_scoped(number: int) -> RuleSpec:
@@ -81,8 +81,10 @@ CASES: dict[str, Make] = {
 
 def microseconds(policy: Rules) -> float:
     """CPU time, the median of several rounds, after the first call of this agent and tool."""
-    question = Question(AGENT, ENDPOINT, SERVER, TOOL, ARGUMENTS, now=time.time(), origin="http")
-    assert policy(question).outcome is Outcome.ALLOW
+    question = PolicyQuestion(
+        AGENT, ENDPOINT, SERVER, TOOL, ARGUMENTS, now=time.time(), origin="http"
+    )
+    assert policy(question).outcome is RuleOutcome.ALLOW
     rounds = []
     for _ in range(ROUNDS):
         began = time.process_time()
@@ -103,7 +105,7 @@ def main() -> None:
         compiled = 0.0
         for count in counts:
             began = time.perf_counter()
-            policy = Rules([make(number) for number in range(count)], Outcome.ALLOW)
+            policy = Rules([make(number) for number in range(count)], RuleOutcome.ALLOW)
             compiled = (time.perf_counter() - began) * 1000
             took.append(microseconds(policy))
         added = took[-1] - took[0]

@@ -192,7 +192,7 @@ class Talk:
                 "connect_mode": "manual",
             }
             site.register(f"hangs{number}", ECHO, **place)
-            grants.grant(
+            grants.grant_access(
                 agent=self.agent, server=Server.objects.get(slug=f"hangs{number}"), actor="bench"
             )
         save_effort_agent(row=EffortAgent(expert=expert, cycle_seconds=0.2), actor="bench")

@@ -116,8 +116,12 @@ def _register() -> None:
             max_result_bytes=200_000,
         )
         expert = experts.save_expert(expert=tool, targets=[model], actor="bench")
-        grants.grant(agent=expert.agent, server=Server.objects.get(slug="stdio"), actor="bench")
-        grants.grant(agent=expert.agent, server=Server.objects.get(slug="files"), actor="bench")
+        grants.grant_access(
+            agent=expert.agent, server=Server.objects.get(slug="stdio"), actor="bench"
+        )
+        grants.grant_access(
+            agent=expert.agent, server=Server.objects.get(slug="files"), actor="bench"
+        )
 
 
 async def _measure(quick: bool) -> dict[str, Any]:
@@ -153,10 +157,10 @@ class Scripted:
         self.spent: dict[int, float] = defaultdict(float)  # by asyncio task
 
     async def __call__(self, target: Any, messages: Any, tools: Any, **_: Any) -> Any:
-        from subagents.domain.finish import Finish
+        from subagents.domain.finish_reasons import Finish
+        from subagents.llm.model_values import ModelReply, TokenUsage, ToolUse
         from subagents.llm.scripted import openai
         from subagents.llm.scripted.script import reply
-        from subagents.llm.values import Reply, ToolUse, Usage
 
         began = time.perf_counter()
         if self._until is not None:
@@ -168,9 +172,11 @@ class Scripted:
         calls = tuple(
             ToolUse(f"c{ask.answered}_{i}", c.name, c.arguments) for i, c in enumerate(said.calls)
         )
-        usage = Usage(said.usage.input, said.usage.output)
+        usage = TokenUsage(said.usage.input, said.usage.output)
         self.spent[id(asyncio.current_task())] += time.perf_counter() - began
-        return Reply(said.text, calls, usage, Finish.CALLS if calls else Finish.STOP, target.model)
+        return ModelReply(
+            said.text, calls, usage, Finish.CALLS if calls else Finish.STOP, target.model
+        )
 
 
 def _worker_of(engine: Any, model: Scripted) -> tuple[Any, dict[str, list[float]]]:
@@ -197,8 +203,8 @@ def _worker_of(engine: Any, model: Scripted) -> tuple[Any, dict[str, list[float]
         taken[kind[0]].append((time.perf_counter() - began - model.spent.pop(task, 0.0)) * 1000)
         return again
 
-    whole = runs._step
-    runs._step = step  # type: ignore[method-assign]
+    whole = runs._do_step
+    runs._do_step = step  # type: ignore[method-assign]
     return runs, taken
 
 
@@ -368,20 +374,20 @@ def _move_provider(address: str) -> None:
 def _worker(var: Path) -> dict[str, Any]:
     """A real worker with 8 threads and litellm, after eight runs at once over HTTP to a scripted
     model."""
-    from controlplane import embedded
-    from controlplane import site as processes
+    from controlplane import embedded_broker
+    from controlplane import embedded_site as processes
     from subagents.llm.scripted.app import ScriptedModels
-    from subagents.llm.scripted.running import running
+    from subagents.llm.scripted.local_server import run_server
     from subagents.llm.scripted.script import load
     from subagents.models import Run
 
     broker = subprocess.Popen(
-        embedded.command(var), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        embedded_broker.command(var), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     worker = None
     try:
-        assert embedded.wait_until_it_answers(embedded.socket_path(var))
-        with running(ScriptedModels(load(SCRIPT))) as base:
+        assert embedded_broker.wait_until_it_answers(embedded_broker.socket_path(var))
+        with run_server(ScriptedModels(load(SCRIPT))) as base:
             _move_provider(f"{base}/v1")
             worker = subprocess.Popen(
                 processes.worker().argv, cwd=site.ROOT, stdout=subprocess.DEVNULL

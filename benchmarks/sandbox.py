@@ -14,13 +14,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mcpregistry.domain.servers.target import Bounds, Ports, Sandbox, Target
+from mcpregistry.domain.servers.target import Ports, ResourceBounds, Sandbox, ServerTarget
 from mcpregistry.downstream.transports import bubblewrap
 from mcpregistry.downstream.transports.stdio import spawn
 
 TIMES = 100
 WARMING = 5
-USUAL = Bounds(memory_mb=4096, processes=256)
+USUAL = ResourceBounds(memory_mb=4096, processes=256)
 
 
 def main() -> None:
@@ -46,8 +46,10 @@ def main() -> None:
         )
 
 
-def _ways(folder: str) -> Iterator[tuple[str, Target]]:
-    plain = Target(server_id=1, slug="t", revision=1, transport="stdio", argv=("/bin/echo", "x"))
+def _ways(folder: str) -> Iterator[tuple[str, ServerTarget]]:
+    plain = ServerTarget(
+        server_id=1, slug="t", revision=1, transport="stdio", argv=("/bin/echo", "x")
+    )
     yield "the launcher alone", plain
     yield "limits of its processes", replace(plain, bounds=USUAL)
     sandbox = Sandbox(home=f"{folder}/home", read=(f"{folder}/docs",))
@@ -60,7 +62,7 @@ def _ways(folder: str) -> Iterator[tuple[str, Target]]:
         "sandbox and limits, two ports",
         replace(plain, bounds=USUAL, sandbox=replace(sandbox, ports=Ports((443, 53)))),
     )
-    if why := bubblewrap.missing():
+    if why := bubblewrap.explain_missing():
         print(f"strict: left out, {why}")
         return
     strict = replace(sandbox, strict=True)
@@ -71,7 +73,7 @@ def _ways(folder: str) -> Iterator[tuple[str, Target]]:
     )
 
 
-def _start(target: Target) -> tuple[float, float]:
+def _start(target: ServerTarget) -> tuple[float, float]:
     """Milliseconds until it speaks; and of processor until it has ended, of the whole tree, also on
     a busy machine."""
     began = time.perf_counter()

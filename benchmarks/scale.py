@@ -59,7 +59,7 @@ def main(chosen: argparse.Namespace) -> int:
     CPU."""
     from benchmarks import filling
     from mcpregistry.models import Invocation
-    from mcpregistry.services.configuration.snapshot import follow, load_snapshot
+    from mcpregistry.services.configuration.snapshot import load_snapshot, set_followed_store
 
     if not Invocation.objects.exists():
         began = time.perf_counter()
@@ -69,7 +69,7 @@ def main(chosen: argparse.Namespace) -> int:
         print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
     found = []
     configuration = load_snapshot()
-    follow(lambda: configuration)  # as a web process does
+    set_followed_store(lambda: configuration)  # as a web process does
     gc.collect()
     # as a web process does: else some addresses have the whole site walked through in their time
     gc.freeze()

@@ -18,6 +18,6 @@ class ControlPlaneConfig(AppConfig):
         # Makes our Celery app the current one, so that `task.delay()` finds the broker in every
         # process.
         from controlplane import celery, checks  # noqa: F401
-        from controlplane.history import recording
+        from controlplane.history import version_recording
 
-        recording.listen()
+        version_recording.listen()

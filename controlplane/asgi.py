@@ -29,17 +29,17 @@ get_resolver().url_patterns  # noqa: B018 (loads every page now: the first visit
 
 # Only now are the models loaded that these need.
 from controlplane.health import HealthProbes  # noqa: E402
-from controlplane.requests import Guarded  # noqa: E402
-from controlplane.sandboxed import refuse_sandboxed  # noqa: E402
-from mcpregistry.collector import settle  # noqa: E402
+from controlplane.request_guard import Guarded  # noqa: E402
+from controlplane.sandbox_guard import refuse_sandboxed  # noqa: E402
 from mcpregistry.database_errors import is_passing  # noqa: E402
 from mcpregistry.db import db_call  # noqa: E402
-from mcpregistry.gateway.http.door import McpApp  # noqa: E402
-from mcpregistry.services.servers.connections import process_name  # noqa: E402
+from mcpregistry.garbage_collection import settle  # noqa: E402
+from mcpregistry.gateway.http.mcp_app import McpApp  # noqa: E402
+from mcpregistry.services.servers.connections import make_process_name  # noqa: E402
 from mcpregistry.services.upkeep import completeness, reaping  # noqa: E402
-from subagents.headends.door import ONLY, Headends  # noqa: E402
-from subagents.headends.wire import Exchange  # noqa: E402
-from subagents.services.headends import places  # noqa: E402
+from subagents.headends.entry_point import ONLY, Headends  # noqa: E402
+from subagents.headends.http_exchange import HttpExchange  # noqa: E402
+from subagents.services.headends import queue_places  # noqa: E402
 from subagents.services.headends.configuring import find_mcp_headend  # noqa: E402
 
 log = structlog.get_logger(__name__)
@@ -87,11 +87,11 @@ class Shell:
         """Start-up and shutdown in this one task, as the gateway's cancel scopes demand."""
         await receive()
         try:
-            await db_call(completeness.require)
+            await db_call(completeness.require_complete)
             self._mcp = McpApp()
             await self._mcp.startup()
             self._headends = Headends(self._mcp.engine)
-        except completeness.Incomplete as error:
+        except completeness.IncompleteDatabaseError as error:
             log.error("site.incomplete", reason=str(error))
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
@@ -152,7 +152,7 @@ class HeadendShell(Shell):
         elif self._serves_mcp(scope["path"], only):
             await self._mcp(dict(scope), receive, send)
         else:
-            await Exchange(dict(scope), receive, send).answer(404, _NOTHING)  # type: ignore[arg-type]
+            await HttpExchange(dict(scope), receive, send).answer(404, _NOTHING)  # type: ignore[arg-type]
 
     def _serves_mcp(self, path: str, only: frozenset[str] | None) -> bool:
         """Return whether the path is the endpoint of an MCP headend that this port serves."""
@@ -176,8 +176,10 @@ async def bury_predecessor() -> None:
     """
     while settings.PREDECESSOR:
         try:
-            ended = await db_call(reaping.bury_predecessor, "web", settings.PREDECESSOR)
-            await db_call(places.release_process, process_name("web", settings.PREDECESSOR))
+            ended = await db_call(reaping.end_calls_of_predecessor, "web", settings.PREDECESSOR)
+            await db_call(
+                queue_places.release_process, make_process_name("web", settings.PREDECESSOR)
+            )
         except Error as error:
             if not is_passing(error):
                 raise

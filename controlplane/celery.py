@@ -48,8 +48,8 @@ def _require_a_whole_site(**_: Any) -> None:
     from mcpregistry.services.upkeep import completeness
 
     try:
-        completeness.require_once_it_answers()
-    except completeness.Incomplete as error:
+        completeness.wait_until_complete()
+    except completeness.IncompleteDatabaseError as error:
         raise SystemExit(str(error)) from None
     finally:
         connections.close_all()

@@ -14,7 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
-from controlplane import embedded, env, keys
+from controlplane import embedded_broker, env, keys
 
 TAG = "slipsnisse"
 _BROWSERS_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]+)?")
@@ -117,7 +117,9 @@ def places_of_seals_can_be_used(**_: Any) -> list[CheckMessage]:
     from mcpregistry.services.records import sinks
 
     hint = "Correct the setting (see docs/audit.md), or unset it to send no checkpoints there."
-    return [Error(problem, hint=hint, id="slipsnisse.E005") for problem in sinks.problems()]
+    return [
+        Error(problem, hint=hint, id="slipsnisse.E005") for problem in sinks.find_sink_problems()
+    ]
 
 
 @register(TAG, deploy=True)
@@ -126,7 +128,7 @@ def broker_fits_the_database(**_: Any) -> list[CheckMessage]:
     this one."""
     if (
         not env.text("DATABASE_URL").startswith("postgres")
-        or embedded.broker_url(settings.VAR_DIR) != settings.CELERY_BROKER_URL
+        or embedded_broker.broker_url(settings.VAR_DIR) != settings.CELERY_BROKER_URL
     ):
         return []
     hint = "Set CELERY_BROKER_URL, for example redis://broker:6379/0."

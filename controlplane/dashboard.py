@@ -16,14 +16,19 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from controlplane.navigation import waiting
-from controlplane.unclaimed import MODELS, unclaimed
-from mcpregistry.domain.figures import round_up
+from controlplane.unclaimed_work import MODELS, find_unclaimed_work
 from mcpregistry.domain.installs.states import InstallState
+from mcpregistry.domain.sample_statistics import round_up
 from mcpregistry.queries import attention, overview, servers, usage
-from mcpregistry.queries.counting import counts
 from mcpregistry.queries.failures import patterns_since
+from mcpregistry.queries.row_counts import counts
 from mcpregistry.services.upkeep import completeness
-from subagents.queries import draft_providers, run_totals, runs_for_people, silent_agents
+from subagents.queries import (
+    count_draft_providers,
+    query_runs_for_people,
+    query_silent_agents,
+    run_totals,
+)
 
 _CHART_HEIGHT = 100.0
 _MOST_NAMED = 10
@@ -43,12 +48,12 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         "seen": may("mcpregistry.view_server") or may("mcpregistry.view_invocation"),
     }
     if may("mcpregistry.view_server"):
-        found = overview.first_steps(cast(User, request.user), now=now)
+        found = overview.read_first_steps(cast(User, request.user), now=now)
         context |= {
-            "servers": servers.server_counts(),
+            "servers": servers.count_servers(),
             "steps": None if found.done else steps(found),
         }
-    context["incomplete"] = completeness.interrupted() if context["seen"] else ""
+    context["incomplete"] = completeness.explain_interrupted_migration() if context["seen"] else ""
     context["needs"] = needs(request, now, context.get("servers"))
     if may("subagents.view_run"):
         context["expert_runs"] = run_totals()
@@ -56,7 +61,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FirstStep:
     """One of the first steps of a site: where it is taken, and whether it has been."""
 
     title: str
@@ -65,40 +70,40 @@ class Step:
     done: bool
 
 
-def steps(found: overview.FirstSteps) -> list[Step]:
+def steps(found: overview.FirstSteps) -> list[FirstStep]:
     """In the order in which they are taken."""
     return [
-        Step(
+        FirstStep(
             _("Add a server"),
             _("Paste the command or the address from the server's README."),
             reverse("admin:mcpregistry_server_set_up"),
             found.server,
         ),
-        Step(
+        FirstStep(
             _("Approve its definitions"),
             _("Agents can use its tools after a user has approved their definitions."),
             reverse("definitions:inbox"),
             found.definitions,
         ),
-        Step(
+        FirstStep(
             _("Grant it to an agent"),
             _("Agents see only the tools that are granted to them."),
             reverse("admin:mcpregistry_grant_add"),
             found.grant,
         ),
-        Step(
+        FirstStep(
             _("Connect a host"),
             _("Use Claude Code, Cursor, VS Code or another program that supports MCP."),
             reverse("connect"),
             found.connected,
         ),
-        Step(
+        FirstStep(
             _("See the first call"),
             _("Choose a tool and try it, or ask the model in your host to use it."),
             reverse("admin:mcpregistry_tool_changelist"),
             found.called,
         ),
-        Step(
+        FirstStep(
             _("Decide on a call"),
             _(
                 "A rule can hold calls until a user approves them. Held calls are listed under Approvals."
@@ -129,7 +134,7 @@ class Need:
 def needs(request: HttpRequest, now: datetime, known: servers.ServerCounts | None) -> list[Need]:
     """What waits for this person, the most pressing first; only what they may see."""
     waits = waiting(request)
-    also = _counted(request, now)
+    also = _count_needs(request, now)
     of = _lists()
     down, drafts = (known.down, known.drafts) if known else (0, 0)
     every = [
@@ -147,7 +152,7 @@ def needs(request: HttpRequest, now: datetime, known: servers.ServerCounts | Non
             f"{of['server']}?state=unavailable",
             True,
         ),
-        *_unclaimed(request),
+        *_list_unclaimed_work(request),
         Need(
             also.get("pools", 0),
             _("energy pool is empty"),
@@ -186,7 +191,7 @@ def needs(request: HttpRequest, now: datetime, known: servers.ServerCounts | Non
             _("servers are drafts: confirm their launches"),
             f"{of['server']}?lifecycle__exact=draft",
         ),
-        *(_incomplete() if known and known.incomplete else ()),
+        *(_list_incomplete_servers() if known and known.incomplete else ()),
         Need(
             also.get("providers", 0),
             _("provider is a draft: confirm it to use its models"),
@@ -221,8 +226,8 @@ def needs(request: HttpRequest, now: datetime, known: servers.ServerCounts | Non
     return [need for need in every if need.count]
 
 
-def _unclaimed(request: HttpRequest) -> Iterator[Need]:
-    for each in unclaimed({model for model in MODELS if _may_view(request, model)}):
+def _list_unclaimed_work(request: HttpRequest) -> Iterator[Need]:
+    for each in find_unclaimed_work({model for model in MODELS if _may_view(request, model)}):
         # these are listed on a page of their own
         of_calls = each.model == "mcpregistry.approvalrequest"
         name = (
@@ -232,9 +237,9 @@ def _unclaimed(request: HttpRequest) -> Iterator[Need]:
         yield Need(each.count, words, words, reverse(name), True)
 
 
-def _incomplete() -> Iterator[Need]:
+def _list_incomplete_servers() -> Iterator[Need]:
     """A row for each server of which something is left out; beyond a few, the others in one row."""
-    found = attention.incomplete_servers()
+    found = attention.list_incomplete_servers()
     for each in found[:_MOST_NAMED]:
         link = f"{reverse('admin:mcpregistry_server_change', args=[each.pk])}#left-out"
         words = _(
@@ -256,21 +261,21 @@ def _may_view(request: HttpRequest, model: str) -> bool:
     return request.user.has_perm(model.replace(".", ".view_"))
 
 
-def _counted(request: HttpRequest, now: datetime) -> dict[str, int]:
+def _count_needs(request: HttpRequest, now: datetime) -> dict[str, int]:
     """Count what this person may see: all in one query, and the pools in another one."""
-    soon = overview.ending_soon(now, cast(User, request.user))
+    soon = overview.query_ending_soon(now, cast(User, request.user))
     wanted: list[tuple[str, str, QuerySet[Any]]] = [
-        ("runs", "subagents.run", runs_for_people()),
-        ("packages", "mcpregistry.install", attention.waiting_packages()),
-        ("agents", "subagents.effortagent", silent_agents()),
-        ("registries", "mcpregistry.registrysource", attention.unread_registries(now)),
+        ("runs", "subagents.run", query_runs_for_people()),
+        ("packages", "mcpregistry.install", attention.query_waiting_packages()),
+        ("agents", "subagents.effortagent", query_silent_agents()),
+        ("registries", "mcpregistry.registrysource", attention.query_unread_registries(now)),
         *((name, f"mcpregistry.{name[:-1]}", rows) for name, rows in soon.items()),
     ]
     found = counts({name: rows for name, model, rows in wanted if _may_view(request, model)})
     if request.user.has_perm("mcpregistry.view_energypool"):
-        found["pools"] = attention.empty_pools(now)
+        found["pools"] = attention.count_empty_pools(now)
     if request.user.has_perm("subagents.view_provider"):
-        found["providers"] = draft_providers()
+        found["providers"] = count_draft_providers()
     return found
 
 
@@ -283,7 +288,7 @@ def _lists() -> dict[str, str]:
 
 def _traffic(request: HttpRequest, now: datetime) -> dict[str, Any]:
     period = overview.PERIODS.get(request.GET.get("period", ""), overview.PERIODS["day"])
-    found = overview.traffic(period, now=now)
+    found = overview.count_traffic(period, now=now)
     first = period.first(now)
     newest = usage.lately(found.live_from, first, now=now)
     ahead = overview.ahead(period, now=now, newest=newest) if found.calls > overview.FEW else None
@@ -296,9 +301,9 @@ def _traffic(request: HttpRequest, now: datetime) -> dict[str, Any]:
         "bars": bars(found),
         "scale": round_up(found.most),
         "half": round_up(found.most) // 2,
-        "failures": patterns_since(first, newest, wanted=usage.Wanted(), most=8).rows,
+        "failures": patterns_since(first, newest, wanted=usage.UsageFilter(), most=8).rows,
         "busiest": overview.busiest(period, now=now, newest=newest, counted=ahead),
-        "slowest": overview.slowest(period, now=now),
+        "slowest": overview.list_slowest_tools(period, now=now),
     }
 
 

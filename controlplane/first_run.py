@@ -54,7 +54,7 @@ class Unshown:
         """Nobody has used this site: whatever is made from now on is unshown."""
         self._write({"password", "demo"})
 
-    def shown(self, *, demo: bool) -> None:
+    def mark_shown(self, *, demo: bool) -> None:
         """The password was printed; ``demo``: so was the end of the demo. Without it the next start
         tries again."""
         self._write(self._words() - {"password"} - ({"demo"} if demo else set()))
@@ -93,10 +93,10 @@ def create_admin(unshown: Unshown) -> str | None:
         return password
     # Who has signed in knows the password: it was set with `changepassword` since.
     never_used = User.objects.filter(username=ADMIN, last_login=None).exists()
-    return new_password() if unshown.password and never_used else None
+    return reset_password() if unshown.password and never_used else None
 
 
-def new_password() -> str:
+def reset_password() -> str:
     """Give the administrator a new password and return it. Raises NoAdministrator when there is
     none of that name."""
     admin = User.objects.filter(username=ADMIN, is_superuser=True).first()
@@ -105,7 +105,7 @@ def new_password() -> str:
             User.objects.filter(is_superuser=True).values_list("username", flat=True)
         )
         raise NoAdministrator(
-            f"{error_texts.not_found('administrator', ADMIN)} Administrators: {others}. "
+            f"{error_texts.say_not_found('administrator', ADMIN)} Administrators: {others}. "
             "Set a new password for one of them with `manage.py changepassword NAME`."
         )
     password = secrets.token_urlsafe(15)

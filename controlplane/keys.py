@@ -72,12 +72,12 @@ def load(var: Path, *, make: bool = True) -> Ring:
     file = path(var)
     if not make and not file.exists():
         raise ImproperlyConfigured(NO_SITE.format(var))
-    stored = _stored(file)
+    stored = _load_stored(file)
     sealing = _parse(ring, "SLIPSNISSE_KEYS") if ring else _parse(stored["sealing"], str(file))
     return Ring(secret_key or stored["secret_key"], sealing)
 
 
-def written(ring: Ring) -> dict[str, str]:
+def dump_ring(ring: Ring) -> dict[str, str]:
     """The ring as the key file has it; ``read`` takes it back."""
     sealing = ",".join(
         f"{key_id}:{base64.b64encode(key).decode()}" for key_id, key in ring.sealing.items()
@@ -86,7 +86,7 @@ def written(ring: Ring) -> dict[str, str]:
 
 
 def read(stored: Mapping[str, str], origin: str) -> Ring:
-    """The ring that ``written`` has made. Raises ImproperlyConfigured, naming ``origin``, when it
+    """The ring that ``dump_ring`` has made. Raises ImproperlyConfigured, naming ``origin``, when it
     is none."""
     return Ring(stored["secret_key"], _parse(stored["sealing"], origin))
 
@@ -108,18 +108,18 @@ def replace(var: Path, ring: Ring) -> Path | None:
     Used where a site comes here with its own keys; nothing here may be sealed with the former ones.
     """
     file = path(var)
-    if file.exists() and _stored(file) == written(ring):
+    if file.exists() and _load_stored(file) == dump_ring(ring):
         return None
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     kept = file.with_name(f"keys.json.replaced-{secrets.token_hex(4)}")
-    draft = _draft(file, written(ring))
+    draft = _write_draft(file, dump_ring(ring))
     if file.exists():
         os.link(file, kept)
     draft.replace(file)
     return kept
 
 
-def _stored(file: Path) -> dict[str, str]:
+def _load_stored(file: Path) -> dict[str, str]:
     if not file.exists():
         _create(file)
     try:
@@ -140,7 +140,7 @@ def _create(file: Path) -> None:
         "secret_key": secrets.token_urlsafe(50),
         "sealing": "k1:" + base64.b64encode(os.urandom(32)).decode(),
     }
-    draft = _draft(file, fresh)
+    draft = _write_draft(file, fresh)
     try:
         os.link(draft, file)
     except FileExistsError:
@@ -149,7 +149,7 @@ def _create(file: Path) -> None:
         draft.unlink()
 
 
-def _draft(file: Path, content: Mapping[str, str]) -> Path:
+def _write_draft(file: Path, content: Mapping[str, str]) -> Path:
     """A file beside it with this content, on disk."""
     draft = file.with_name(f".keys-{os.getpid()}-{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,7 +1,7 @@
 """Logs of every process, always on stderr: text on a terminal, one JSON object per line otherwise.
 
-Invariant: no secret reaches a log; ``mcpregistry.domain.text.redaction.masked`` says what is taken
-for one.
+Invariant: no secret reaches a log; ``mcpregistry.domain.text.redaction.mask_log_event`` says what
+is taken for one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from mcpregistry.domain.text.redaction import masked
+from mcpregistry.domain.text.redaction import mask_log_event
 
 _NAME = re.compile(r"[a-z_.]+")  # of an event that is not a sentence
 
 
 def scrub(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """A structlog processor: masks secrets by key and by shape."""
-    return masked(event)
+    return mask_log_event(event)
 
 
 def hide_query(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -45,7 +45,7 @@ def configure(options: dict[str, str]) -> None:
     """Django calls this with ``settings.LOGGING``: ``level``, ``format`` (auto, text, json),
     ``process``."""
     as_text = options["format"] == "text" or (options["format"] == "auto" and sys.stderr.isatty())
-    shared = _shared(options["process"])
+    shared = _build_shared_processors(options["process"])
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -57,12 +57,14 @@ def configure(options: dict[str, str]) -> None:
         cache_logger_on_first_use=True,
     )
     logging.config.dictConfig(
-        _standard_library(options["level"], shared, _renderers(as_text), as_text=as_text)
+        _configure_standard_library(
+            options["level"], shared, _build_renderers(as_text), as_text=as_text
+        )
     )
     logging.captureWarnings(True)
 
 
-def _shared(process: str) -> list[Processor]:
+def _build_shared_processors(process: str) -> list[Processor]:
     def name_process(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         event.setdefault("process", process)
         return event
@@ -76,7 +78,7 @@ def _shared(process: str) -> list[Processor]:
     ]
 
 
-def _renderers(as_text: bool) -> list[Processor]:
+def _build_renderers(as_text: bool) -> list[Processor]:
     if as_text:
         plain = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty() and "NO_COLOR" not in os.environ,
@@ -127,7 +129,7 @@ class _WithoutStatic(logging.Filter):
         return not is_static(record)
 
 
-def _standard_library(
+def _configure_standard_library(
     level: str, shared: list[Processor], renderers: list[Processor], *, as_text: bool
 ) -> dict[str, Any]:
     formatter = {

@@ -18,17 +18,17 @@ from django.urls import get_script_prefix, reverse
 from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.models import ApprovalRequest, Tool
-from mcpregistry.queries.counting import counts
-from subagents.queries import waiting_proposals
+from mcpregistry.queries.row_counts import counts
+from subagents.queries import query_waiting_proposals
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
-Counts = Callable[["Waiting"], int]
+Counts = Callable[["WaitingCounts"], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingCounts:
     """How much waits for people, as far as this person may see it."""
 
     calls: int = 0
@@ -36,20 +36,20 @@ class Waiting:
     proposals: int = 0
 
 
-def waiting(request: HttpRequest) -> Waiting:
+def waiting(request: HttpRequest) -> WaitingCounts:
     """Read once for each request and in one query, however many parts of the page show it."""
     known = getattr(request, "_slipsnisse_waiting", None)
     if known is None:
-        known = Waiting(**_counted(request))
+        known = WaitingCounts(**_count_waiting(request))
         request._slipsnisse_waiting = known  # type: ignore[attr-defined]
-    return cast(Waiting, known)
+    return cast(WaitingCounts, known)
 
 
-def _counted(request: HttpRequest) -> dict[str, int]:
+def _count_waiting(request: HttpRequest) -> dict[str, int]:
     wanted: list[tuple[str, str, QuerySet[Any]]] = [
         ("calls", "mcpregistry.view_approvalrequest", ApprovalRequest.objects.waiting()),
         ("definitions", "mcpregistry.view_tool", Tool.offers.waiting()),
-        ("proposals", "subagents.view_proposal", waiting_proposals()),
+        ("proposals", "subagents.view_proposal", query_waiting_proposals()),
     ]
     return counts(
         {name: rows for name, permission, rows in wanted if request.user.has_perm(permission)}
@@ -57,7 +57,7 @@ def _counted(request: HttpRequest) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class NavigationPage:
     """One entry: its address by URL name, who may see it, how much waits there, and the key that
     leads to it after ``g``. ``also``: more permissions that the page needs."""
 
@@ -79,28 +79,30 @@ class Area:
 
     title: StrOrPromise
     icon: str
-    pages: tuple[Page, ...]
+    pages: tuple[NavigationPage, ...]
 
 
-def _list(title: StrOrPromise, model: str, count: Counts | None = None, key: str = "") -> Page:
+def _list(
+    title: StrOrPromise, model: str, count: Counts | None = None, key: str = ""
+) -> NavigationPage:
     app, _separator, name = model.rpartition("_")
-    return Page(title, f"admin:{model}_changelist", f"{app}.view_{name}", count, key)
+    return NavigationPage(title, f"admin:{model}_changelist", f"{app}.view_{name}", count, key)
 
 
 AREAS = (
-    Area(_("Overview"), "dashboard", (Page(_("Overview"), "admin:index", "", key="o"),)),
+    Area(_("Overview"), "dashboard", (NavigationPage(_("Overview"), "admin:index", "", key="o"),)),
     Area(
         _("Approvals"),
         "approval_delegation",
         (
-            Page(
+            NavigationPage(
                 _("Held calls"),
                 "approvals:queue",
                 "mcpregistry.view_approvalrequest",
                 lambda n: n.calls,
                 "a",
             ),
-            Page(
+            NavigationPage(
                 _("Definitions"),
                 "definitions:inbox",
                 "mcpregistry.view_definition",
@@ -109,8 +111,10 @@ AREAS = (
             ),
             _list(_("Proposals of the sub-agent"), "subagents_proposal", lambda n: n.proposals),
             _list(_("Definition versions"), "mcpregistry_definition"),
-            Page(_("History"), "approvals:history", "mcpregistry.view_approvalrequest"),
-            Page(_("Approval statistics"), "approvals:figures", "mcpregistry.view_approvalrequest"),
+            NavigationPage(_("History"), "approvals:history", "mcpregistry.view_approvalrequest"),
+            NavigationPage(
+                _("Approval statistics"), "approvals:figures", "mcpregistry.view_approvalrequest"
+            ),
             _list(_("Permits"), "mcpregistry_permit"),
         ),
     ),
@@ -119,7 +123,7 @@ AREAS = (
         "dns",
         (
             _list(_("Servers"), "mcpregistry_server", key="s"),
-            Page(
+            NavigationPage(
                 _("Add a server"),
                 "admin:mcpregistry_server_set_up",
                 "mcpregistry.add_server",
@@ -142,8 +146,8 @@ AREAS = (
         "smart_toy",
         (
             _list(_("Agents"), "mcpregistry_agent", key="e"),
-            Page(_("Connect a host"), "connect", "mcpregistry.view_agent", key="h"),
-            Page(
+            NavigationPage(_("Connect a host"), "connect", "mcpregistry.view_agent", key="h"),
+            NavigationPage(
                 _("Who can call what"),
                 "who",
                 "mcpregistry.view_grant",
@@ -154,13 +158,13 @@ AREAS = (
                     "mcpregistry.view_policyrule",
                 ),
             ),
-            Page(
+            NavigationPage(
                 _("Access analyzer"),
                 "analyzer",
                 "mcpregistry.view_grant",
                 also=("mcpregistry.view_invocation",),
             ),
-            Page(
+            NavigationPage(
                 _("Context bill"),
                 "context-bill",
                 "mcpregistry.view_grant",
@@ -184,7 +188,7 @@ AREAS = (
         "policy",
         (
             _list(_("Rules"), "mcpregistry_policyrule", key="r"),
-            Page(
+            NavigationPage(
                 _("Explain a decision"),
                 "admin:mcpregistry_policyrule_why",
                 "mcpregistry.view_policyrule",
@@ -213,10 +217,10 @@ AREAS = (
         "history",
         (
             _list(_("Calls"), "mcpregistry_invocation", key="c"),
-            Page(_("Usage"), "usage:index", "mcpregistry.view_invocation", key="u"),
-            Page(_("Failures"), "usage:failures", "mcpregistry.view_invocation", key="f"),
+            NavigationPage(_("Usage"), "usage:index", "mcpregistry.view_invocation", key="u"),
+            NavigationPage(_("Failures"), "usage:failures", "mcpregistry.view_invocation", key="f"),
             _list(_("Audit log"), "mcpregistry_auditentry", key="l"),
-            Page(_("History"), "history-site", "mcpregistry.view_configuration"),
+            NavigationPage(_("History"), "history-site", "mcpregistry.view_configuration"),
         ),
     ),
     Area(
@@ -230,7 +234,7 @@ AREAS = (
             _list(_("Deliveries"), "mcpregistry_delivery"),
             _list(_("Slack members"), "mcpregistry_slackidentity"),
             _list(_("Configuration"), "mcpregistry_configuration"),
-            Page(_("Docs"), "docs:index", "", key="b"),
+            NavigationPage(_("Docs"), "docs:index", "", key="b"),
         ),
     ),
 )
@@ -243,14 +247,14 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
     here = _nearest(request.path, [address for page, address in addresses])
     shown = {page: address for page, address in addresses if page.opens(request)}
     return [
-        _shown(area, shown, here, request)
+        _build_area(area, shown, here, request)
         for area in AREAS
         if any(page in shown for page in area.pages)
     ]
 
 
 @cache
-def _addresses(prefix: str) -> list[tuple[Page, str]]:
+def _addresses(prefix: str) -> list[tuple[NavigationPage, str]]:
     """Every page with its address, below the prefix that the server in front of us adds."""
     return [(page, reverse(page.url)) for area in AREAS for page in area.pages]
 
@@ -266,7 +270,9 @@ def _nearest(path: str, addresses: list[str]) -> str:
     )
 
 
-def _shown(area: Area, shown: dict[Page, str], here: str, request: HttpRequest) -> dict[str, Any]:
+def _build_area(
+    area: Area, shown: dict[NavigationPage, str], here: str, request: HttpRequest
+) -> dict[str, Any]:
     items = [
         {
             "title": str(page.title),

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from controlplane import address, embedded, env, keys
+from controlplane import embedded_broker, env, keys, site_address
 from controlplane.databases import settings_for
 from controlplane.unfold import UNFOLD  # noqa: F401  (the look of the admin)
 
@@ -38,7 +38,7 @@ AUDIT_NETWORKS = env.words("SLIPSNISSE_AUDIT_NETWORKS")
 
 DEBUG = env.flag("SLIPSNISSE_DEBUG")
 ALLOWED_HOSTS = env.words("SLIPSNISSE_HOSTS")
-KEPT_ADDRESS = address.last(VAR_DIR).rstrip("/")
+KEPT_ADDRESS = site_address.last(VAR_DIR).rstrip("/")
 SITE_URL = (env.text("SLIPSNISSE_URL") or KEPT_ADDRESS).rstrip("/")
 MCP_ALLOWED_ORIGINS = [SITE_URL, *env.words("SLIPSNISSE_ORIGINS")]
 MCP_DOORS = frozenset(env.words("SLIPSNISSE_DOORS"))
@@ -188,7 +188,7 @@ EMAIL_TIMEOUT = 10
 DEFAULT_FROM_EMAIL = env.text("SLIPSNISSE_MAIL_FROM")
 
 # --- Background work ----------------------------------------------------------------------------
-CELERY_BROKER_URL = env.text("CELERY_BROKER_URL") or embedded.broker_url(VAR_DIR)
+CELERY_BROKER_URL = env.text("CELERY_BROKER_URL") or embedded_broker.broker_url(VAR_DIR)
 if CELERY_BROKER_URL.startswith("redis"):
     # With kombu's default throttle a lost worker's task is looked for only once in 100 s.
     CELERY_BROKER_TRANSPORT_OPTIONS = {
@@ -211,7 +211,7 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_REDIRECT_STDOUTS = False
 CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 5
 CELERY_TIMEZONE = "UTC"
-CELERY_BEAT_SCHEDULER = "controlplane.clock:Clock"
+CELERY_BEAT_SCHEDULER = "controlplane.schedule:Clock"
 
 # Clocks: task name -> seconds. Each looks at due rows, so a missed or doubled tick harms nothing.
 TICKS = {

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from signal import SIGKILL, SIGTERM, Signals
 
-from controlplane.children import die_with_parent, signal_group
+from controlplane.child_processes import die_with_parent, signal_group
 
 Say = Callable[[str, str], None]  # (name of the child, or "up" for ourselves; one line)
 

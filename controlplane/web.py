@@ -12,7 +12,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from mcpregistry.collector import lasting
+from mcpregistry.garbage_collection import freeze_afterwards
 
 if TYPE_CHECKING:
     import uvicorn
@@ -35,7 +35,7 @@ def main() -> None:
     )
     options = parser.parse_args()
 
-    with lasting():
+    with freeze_afterwards():
         import uvicorn
 
         from controlplane.asgi import application
@@ -51,7 +51,7 @@ def config_for(application: Any) -> uvicorn.Config:
     import uvicorn
     from django.conf import settings
 
-    from controlplane.connections import BoundedProtocol, PatientWebSocket
+    from controlplane.connection_limits import BoundedProtocol, PatientWebSocket
 
     # uvicorn's default believes whatever comes from this machine, which a local server does, too.
     trusted = os.environ.get("FORWARDED_ALLOW_IPS", "")

@@ -6,7 +6,7 @@ work waits for servers, models and the database.
 
 from __future__ import annotations
 
-from mcpregistry.collector import lasting
+from mcpregistry.garbage_collection import freeze_afterwards
 
 _ARGUMENTS = (
     "--quiet",
@@ -22,7 +22,7 @@ _ARGUMENTS = (
 
 def main() -> None:
     """Entry point of ``python -m controlplane.worker``: work until SIGTERM."""
-    with lasting():
+    with freeze_afterwards():
         from controlplane.celery import app
 
         app.loader.import_default_modules()

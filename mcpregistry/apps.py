@@ -44,12 +44,12 @@ class McpRegistryConfig(AppConfig):
         people.listen()
         deletion.listen()
         connection_created.connect(watch_sessions)
-        announced.connect(outbox.on_announced)
-        announced.connect(host_tasks.on_announced)
-        pre_migrate.connect(_before_migrate, sender=self)
+        announced.connect(outbox.enqueue_announced)
+        announced.connect(host_tasks.update_announced_task)
+        pre_migrate.connect(_drop_triggers, sender=self)
 
 
-def _before_migrate(*, using: str, plan: Sequence[object] = (), **_kwargs: Any) -> None:
+def _drop_triggers(*, using: str, plan: Sequence[object] = (), **_kwargs: Any) -> None:
     """Take the triggers away where a migration could not work beside them: SQLite rebuilds a table
     by another name, and refuses to while a trigger of any table names it.
     """
@@ -59,7 +59,7 @@ def _before_migrate(*, using: str, plan: Sequence[object] = (), **_kwargs: Any) 
     if _are_unreleased(using):
         raise CommandError(completeness.UNRELEASED)
     if plan:
-        completeness.begin()
+        completeness.begin_migration()
         if connections[using].vendor == "sqlite":
             drop_guards()
 

@@ -12,7 +12,7 @@ from typing import Any
 from mcpregistry.domain.errors import Unavailable
 
 
-class Fault(StrEnum):
+class DatabaseFault(StrEnum):
     """Why the database did not do what it was asked."""
 
     UNAVAILABLE = "unavailable"  # it does not answer, or the connection broke
@@ -24,8 +24,8 @@ class Fault(StrEnum):
 
 # By class or by whole code; the whole code comes first.
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
-_POSTGRES: dict[str, Fault] = {
-    **dict.fromkeys(("08", "28", "3D", "57P"), Fault.UNAVAILABLE),
+_POSTGRES: dict[str, DatabaseFault] = {
+    **dict.fromkeys(("08", "28", "3D", "57P"), DatabaseFault.UNAVAILABLE),
     # Insufficient privilege (42501) is an operator's mistake while privileges are changed, so it
     # passes as well. A prepared statement that a pooler forgot (26) and a stale plan (0A000) are
     # fine in the next session.
@@ -44,19 +44,19 @@ _POSTGRES: dict[str, Fault] = {
             "57",
             "58",
         ),
-        Fault.REFUSES,
+        DatabaseFault.REFUSES,
     ),
     # P0: the guards in the database raise it.
-    **dict.fromkeys(("21", "22", "23", "27", "44", "54", "P0"), Fault.REJECTS_ROW),
+    **dict.fromkeys(("21", "22", "23", "27", "44", "54", "P0"), DatabaseFault.REJECTS_ROW),
 }
 
 # Primary result codes. https://www.sqlite.org/rescode.html
-_SQLITE: dict[int, Fault] = {
-    **dict.fromkeys((11, 14, 26), Fault.UNAVAILABLE),  # CORRUPT, CANTOPEN, NOTADB
+_SQLITE: dict[int, DatabaseFault] = {
+    **dict.fromkeys((11, 14, 26), DatabaseFault.UNAVAILABLE),  # CORRUPT, CANTOPEN, NOTADB
     # PERM, BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, FULL, PROTOCOL, SCHEMA, NOLFS, AUTH
-    **dict.fromkeys((3, 5, 6, 7, 8, 9, 10, 13, 15, 17, 22, 23), Fault.REFUSES),
+    **dict.fromkeys((3, 5, 6, 7, 8, 9, 10, 13, 15, 17, 22, 23), DatabaseFault.REFUSES),
     # TOOBIG, CONSTRAINT (guards too), MISMATCH, RANGE
-    **dict.fromkeys((18, 19, 20, 25), Fault.REJECTS_ROW),
+    **dict.fromkeys((18, 19, 20, 25), DatabaseFault.REJECTS_ROW),
 }
 
 _READ_ONLY = "25006"
@@ -64,18 +64,18 @@ _READ_ONLY = "25006"
 _NO_TEXT = "Could not decode to UTF-8"
 
 
-def fault_of(error: BaseException) -> Fault:
+def fault_of(error: BaseException) -> DatabaseFault:
     """What ``error`` means. Takes the errors of both drivers, and Django's, which wrap them."""
     said = _driver_error(error)
     sqlstate = _sqlstate(said)
     if sqlstate is not None:
         return next(
             (_POSTGRES[key] for key in (sqlstate, sqlstate[:3], sqlstate[:2]) if key in _POSTGRES),
-            Fault.BUG,
+            DatabaseFault.BUG,
         )
     code = getattr(said, "sqlite_errorcode", None)
     if code is not None:
-        return _SQLITE.get(code & 0xFF, Fault.BUG)
+        return _SQLITE.get(code & 0xFF, DatabaseFault.BUG)
     return _by_class(said)
 
 
@@ -99,7 +99,7 @@ def is_database_error(error: BaseException) -> bool:
 
 def is_passing(error: BaseException) -> bool:
     """Whether the same work may succeed later, unchanged: try again, and do not blame the work."""
-    return fault_of(error) in (Fault.UNAVAILABLE, Fault.REFUSES)
+    return fault_of(error) in (DatabaseFault.UNAVAILABLE, DatabaseFault.REFUSES)
 
 
 def is_read_only(error: BaseException) -> bool:
@@ -108,7 +108,7 @@ def is_read_only(error: BaseException) -> bool:
     return _sqlstate(_driver_error(error)) == _READ_ONLY
 
 
-def unheard(error: BaseException) -> bool:
+def is_outcome_unknown(error: BaseException) -> bool:
     """Whether a transaction that failed with this may have been committed: the connection broke
     before the answer.
 
@@ -123,14 +123,14 @@ def unheard(error: BaseException) -> bool:
     return said.sqlstate is None or said.sqlstate.startswith(("08", "57P"))
 
 
-def refused_by(error: BaseException) -> Unavailable:
+def make_unavailable_error(error: BaseException) -> Unavailable:
     """What whoever asked for something is told of an error of the database."""
-    if unheard(error):
+    if is_outcome_unknown(error):
         return Unavailable(
             "The database is unavailable. It is not known whether the change was saved.",
             remedy="Check before you try again; see the log for details.",
         )
-    if fault_of(error) is Fault.REFUSES:
+    if fault_of(error) is DatabaseFault.REFUSES:
         return Unavailable(
             "The database does not accept changes at the moment: it is read-only, full, locked or overloaded.",
             remedy="Try again in a moment; see the log for details.",
@@ -156,15 +156,19 @@ def _code(error: BaseException) -> str:
     return _sqlstate(error) or str(getattr(error, "sqlite_errorname", ""))
 
 
-def _by_class(error: BaseException) -> Fault:
+def _by_class(error: BaseException) -> DatabaseFault:
     names = _names(error)
     if not is_database_error(error):
-        return Fault.BUG
+        return DatabaseFault.BUG
     if "OperationalError" in names:
-        return Fault.BUG if str(error).startswith(_NO_TEXT) else Fault.UNAVAILABLE
+        return DatabaseFault.BUG if str(error).startswith(_NO_TEXT) else DatabaseFault.UNAVAILABLE
     if "InterfaceError" in names:  # the connection is closed; sqlite3 means a wrong use of it
-        return Fault.BUG if type(error).__module__ == "sqlite3" else Fault.UNAVAILABLE
-    return Fault.REJECTS_ROW if names & {"IntegrityError", "DataError"} else Fault.BUG
+        return (
+            DatabaseFault.BUG if type(error).__module__ == "sqlite3" else DatabaseFault.UNAVAILABLE
+        )
+    return (
+        DatabaseFault.REJECTS_ROW if names & {"IntegrityError", "DataError"} else DatabaseFault.BUG
+    )
 
 
 def _names(error: BaseException) -> set[str]:

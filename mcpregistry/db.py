@@ -88,7 +88,7 @@ def _keep() -> None:
         connection.close_at = None  # until it breaks
 
 
-def streamed(rows: QuerySet[Any, R], chunk_size: int = 2_000) -> Iterator[R]:
+def stream_rows(rows: QuerySet[Any, R], chunk_size: int = 2_000) -> Iterator[R]:
     """The rows of a query that may find very many, a chunk at a time; for reading alone.
 
     In a transaction on PostgreSQL: a pooler of transactions would give each chunk another session,
@@ -104,9 +104,9 @@ def streamed(rows: QuerySet[Any, R], chunk_size: int = 2_000) -> Iterator[R]:
 
 
 @contextmanager
-def one_reading() -> Iterator[None]:
-    """Many ``streamed`` queries after each other: on PostgreSQL in one transaction, instead of one
-    for each."""
+def share_transaction() -> Iterator[None]:
+    """Many ``stream_rows`` queries after each other: on PostgreSQL in one transaction, instead of
+    one for each."""
     with (
         transaction.atomic()
         if connections[DEFAULT_DB_ALIAS].vendor == "postgresql"
@@ -116,7 +116,7 @@ def one_reading() -> Iterator[None]:
 
 
 @contextmanager
-def one_moment() -> Iterator[None]:
+def open_snapshot() -> Iterator[None]:
     """Queries that see one moment, and change nothing. On SQLite not Django's own transaction,
     which would take the write lock. Within a transaction it is that one's."""
     connection = connections[DEFAULT_DB_ALIAS]
@@ -135,7 +135,7 @@ def one_moment() -> Iterator[None]:
                 cursor.execute("ROLLBACK")  # nothing was written
 
 
-def unpooled() -> BaseDatabaseWrapper:
+def create_unpooled_connection() -> BaseDatabaseWrapper:
     """Return a connection to the default database that belongs to the caller alone. It opens when
     it is first used, and the caller closes it.
     """
@@ -197,7 +197,7 @@ _CLOCK_HOLDS = 10.0  # seconds for which a reading is reckoned on by this machin
 _reading: tuple[datetime, float] | None = None
 
 
-def database_now() -> datetime:
+def read_database_now() -> datetime:
     """The time by the database's clock: the one that all machines share, so write and compare
     leases by it.
 
@@ -215,10 +215,10 @@ def database_now() -> datetime:
             # not now(), which stands still during a transaction
             cursor.execute("SELECT clock_timestamp()")
             note_clock(cursor.fetchone()[0], before)
-    return reckoned_now()
+    return estimate_database_now()
 
 
-def reckoned_now() -> datetime:
+def estimate_database_now() -> datetime:
     """The same without asking, for the event loop: from the last reading, which the change feed
     renews each second."""
     if _reading is None:

@@ -59,7 +59,7 @@ class Armed:
     left: int = 1
 
 
-def _parsed(text: str) -> Armed:
+def _parse_failpoint(text: str) -> Armed:
     name, _, rest = text.partition(":")
     how, _, time = rest.partition("@")
     return Armed(name, how, int(time or 1))
@@ -71,19 +71,19 @@ _armed = Armed()
 def arm() -> None:
     """As the environment says now: at the start of a process."""
     global _armed  # noqa: PLW0603 - one for each process, as the variable
-    _armed = _parsed(os.environ.get("SLIPSNISSE_FAILPOINT", ""))
+    _armed = _parse_failpoint(os.environ.get("SLIPSNISSE_FAILPOINT", ""))
 
 
 arm()
 
 
 @contextmanager
-def armed(text: str) -> Iterator[Armed]:
+def arm_for_test(text: str) -> Iterator[Armed]:
     """For tests within this process: as if the variable said so, until the block ends. ``left`` is
     0 once it was hit."""
     global _armed  # noqa: PLW0603 - one for each process, as the variable
     before = _armed
-    _armed = _parsed(text)
+    _armed = _parse_failpoint(text)
     try:
         yield _armed
     finally:
@@ -93,14 +93,14 @@ def armed(text: str) -> Iterator[Armed]:
 def failpoint(name: str) -> None:
     """Named places call this; nothing happens unless the name is armed."""
     if name == _armed.name:
-        _reached(name)
+        _hit_failpoint(name)
 
 
 def database_point(function: Callable[..., object]) -> None:
     """``db_call`` calls this before each function: the points of ``dberror`` are named after them,
     MODULE.FUNCTION."""
     if _armed.how == "dberror" and _armed.name == point_of(function):
-        _reached(_armed.name)
+        _hit_failpoint(_armed.name)
 
 
 def point_of(function: Callable[..., object]) -> str:
@@ -108,7 +108,7 @@ def point_of(function: Callable[..., object]) -> str:
     return f"{function.__module__.rpartition('.')[2]}.{getattr(function, '__qualname__', '')}"
 
 
-def _reached(name: str) -> None:
+def _hit_failpoint(name: str) -> None:
     if _armed.how == "dberror":
         _armed.left -= 1
         if _armed.left == 0:

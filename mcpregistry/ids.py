@@ -16,7 +16,7 @@ _stock: list[str] = []
 os.register_at_fork(after_in_child=_stock.clear)  # or parent and child would give out the same
 
 
-def random_id() -> str:
+def make_random_id() -> str:
     """128 random bits, in hex."""
     while True:
         try:
@@ -26,10 +26,10 @@ def random_id() -> str:
             _stock.extend(fetched[at : at + 2 * _SIZE] for at in range(0, len(fetched), 2 * _SIZE))
 
 
-def ordered_id() -> str:
+def make_ordered_id() -> str:
     """32 characters of hex: milliseconds since 1970, then 80 random bits.
 
     What is made together sorts together, so its rows and index entries share pages: a commit writes
     half as many.
     """
-    return f"{time.time_ns() // 1_000_000:012x}{random_id()[:20]}"
+    return f"{time.time_ns() // 1_000_000:012x}{make_random_id()[:20]}"

@@ -95,7 +95,7 @@ class Select(_Composed):
         super().__init__(queryset.query)
         self._make = namedtuple("Row", queryset._fields)._make  # type: ignore[attr-defined]
 
-    def rows(self, **given: Any) -> list[Any]:
+    def fetch_rows(self, **given: Any) -> list[Any]:
         """Every row as a named tuple."""
         sql, connection = self._ready()
         values = sql.values(given, connection)
@@ -110,7 +110,7 @@ class Select(_Composed):
 
     def get(self, **given: Any) -> Any:
         """The first row. Raises the model's DoesNotExist."""
-        for row in self.rows(**given):
+        for row in self.fetch_rows(**given):
             return row
         raise self._query.model.DoesNotExist(
             f"{self._query.model._meta.object_name} matching query does not exist."

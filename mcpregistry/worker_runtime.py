@@ -16,8 +16,8 @@ import structlog
 from celery import bootsteps
 from celery.signals import worker_init, worker_process_shutdown, worker_ready, worker_shutdown
 
-from mcpregistry.calls.background import Background
-from mcpregistry.collector import settle
+from mcpregistry.calls.background_engine import BackgroundEngine
+from mcpregistry.garbage_collection import settle
 from mcpregistry.services.notifications.delivery import Deliverer
 from mcpregistry.worker_shares import Shares
 
@@ -34,7 +34,7 @@ class Closable(Protocol):
 Owned = TypeVar("Owned", bound=Closable)
 
 
-class Part(Generic[Owned]):
+class RuntimePart(Generic[Owned]):
     """One thing of the process: made by whoever first asks for it, from any thread."""
 
     def __init__(self, make: Callable[[], Owned]) -> None:
@@ -64,14 +64,14 @@ class WorkerRuntime:
     them."""
 
     def __init__(self) -> None:
-        self.calls = Part(Background)
-        self.shares = Part(Shares)
-        self.deliverer = Part(Deliverer)
+        self.calls = RuntimePart(BackgroundEngine)
+        self.shares = RuntimePart(Shares)
+        self.deliverer = RuntimePart(Deliverer)
         self._before_calls: list[Closable] = []
 
-    def before_calls(self, make: Callable[[], Owned]) -> Part[Owned]:
+    def before_calls(self, make: Callable[[], Owned]) -> RuntimePart[Owned]:
         """A part of another app that makes calls; it is closed before they are."""
-        part = Part(make)
+        part = RuntimePart(make)
         self._before_calls.append(part)
         return part
 

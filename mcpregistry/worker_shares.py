@@ -17,19 +17,19 @@ from typing import Any, Generic, TypeVar
 import structlog
 from django.db import Error
 
-from mcpregistry.calls.calls_of_tests import make_call
 from mcpregistry.calls.recording.recorder import Recorder
+from mcpregistry.calls.server_test_dispatch import make_call
 from mcpregistry.database_errors import is_passing
-from mcpregistry.db import database_now, db_call, long_db_call
-from mcpregistry.domain.text.canonical import canonical
-from mcpregistry.downstream.pool.testing import Send
+from mcpregistry.db import db_call, long_db_call, read_database_now
+from mcpregistry.domain.text.canonical import encode_canonical_json
+from mcpregistry.downstream.pool.server_probe import Send
 from mcpregistry.models import ServerTest
-from mcpregistry.services.installs import sweeping, work
+from mcpregistry.services.installs import install_cleanup, install_work
 from mcpregistry.services.registry import sources, sync
 from mcpregistry.services.servers import checks, trials
-from mcpregistry.services.servers.calls_of_tests import order_of
-from mcpregistry.services.servers.connections import process_name
+from mcpregistry.services.servers.connections import make_process_name
 from mcpregistry.services.servers.prober import Prober
+from mcpregistry.services.servers.server_test_calls import read_call_order
 from mcpregistry.services.upkeep.process_lease import ProcessLease
 
 log = structlog.get_logger(__name__)
@@ -79,7 +79,7 @@ class Share(Generic[_T]):
         if self._looking is None and not self._closed:
             self._looking = asyncio.ensure_future(self._take())
 
-    async def ended(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Once nothing is worked on any more."""
         while busy := [*self._working.values(), *filter(None, [self._looking])]:
             await asyncio.wait(busy)
@@ -90,7 +90,7 @@ class Share(Generic[_T]):
                 self._again = False
                 for each in await db_call(self._claim, room):
                     if each not in self._working:
-                        self._working[each] = asyncio.ensure_future(self._one(each))
+                        self._working[each] = asyncio.ensure_future(self._work_on_one(each))
         except Exception as error:  # the clock looks again
             log.warning(
                 "share.not_read", error=type(error).__name__, exc_info=not is_passing(error)
@@ -98,7 +98,7 @@ class Share(Generic[_T]):
         finally:
             self._looking = None
 
-    async def _one(self, each: _T) -> None:
+    async def _work_on_one(self, each: _T) -> None:
         try:
             await self._work_on(each)
         except Exception:
@@ -115,7 +115,7 @@ class Shares:
 
     def __init__(self) -> None:
         self._prober = Prober()
-        self._process = process_name("worker")
+        self._process = make_process_name("worker")
         self._lease = ProcessLease.hold("worker")
         self._stopping = False
         # of the calls of tests; started with the first of them
@@ -126,24 +126,24 @@ class Shares:
         claim = partial(checks.claim_due, worker=self._lease.key)
         self._checks: Share[int] = Share(CHECKS, partial(claim, answering=True), self._check)
         self._failing: Share[int] = Share(FAILING, partial(claim, answering=False), self._check)
-        self._installs: Share[int] = Share(INSTALLS, work.waiting, self._install)
-        self._registries: Share[int] = Share(REGISTRIES, sources.due, self._read)
+        self._installs: Share[int] = Share(INSTALLS, install_work.list_waiting, self._install)
+        self._registries: Share[int] = Share(REGISTRIES, sources.list_due_sources, self._read)
 
     def look_for_tests(self) -> None:
         """Tests that people asked for."""
-        self._soon(self._tests)
+        self._wake_soon(self._tests)
 
     def look_for_checks(self) -> None:
         """Servers whose check is due."""
-        self._soon(self._checks, self._failing)
+        self._wake_soon(self._checks, self._failing)
 
     def look_for_installs(self) -> None:
         """Packages to resolve or to install."""
-        self._soon(self._installs)
+        self._wake_soon(self._installs)
 
     def look_for_registries(self) -> None:
         """Registries to read."""
-        self._soon(self._registries)
+        self._wake_soon(self._registries)
 
     def interrupt(self) -> None:
         """End the tests that run, and begin nothing more: a worker that stops does not wait for
@@ -158,7 +158,7 @@ class Shares:
         end the loop thread."""
         self.interrupt()
         try:
-            self._prober.run(self._ended(), _CLOSING_SECONDS)
+            self._prober.run(self._close_shares(), _CLOSING_SECONDS)
         except TimeoutError:
             log.warning("shares.not_ended")
         finally:
@@ -170,29 +170,33 @@ class Shares:
         """Installations end with this process. Let other workers begin them again, without waiting
         for the leases to expire."""
         try:
-            sweeping.take_back_of(self._lease.key, database_now())
+            install_cleanup.take_back_of(self._lease.key, read_database_now())
         except Error as error:  # then the leases expire
             log.warning("installs.not_released", error=type(error).__name__)
 
-    async def _ended(self) -> None:
+    async def _close_shares(self) -> None:
         for share in (self._tests, self._checks, self._failing):
-            await share.ended()
+            await share.wait_until_idle()
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)
 
-    def _soon(self, *shares: Share[int]) -> None:
+    def _wake_soon(self, *shares: Share[int]) -> None:
         for share in shares:
-            self._prober.soon(share.look)
+            self._prober.schedule(share.look)
 
     async def _test(self, test_id: int) -> None:
-        test = await db_call(_claimed_test, test_id)
-        call = (test.call_tool, canonical(test.call_arguments).encode()) if test.call_tool else None
+        test = await db_call(_load_test, test_id)
+        call = (
+            (test.call_tool, encode_canonical_json(test.call_arguments).encode())
+            if test.call_tool
+            else None
+        )
         tell = partial(trials.record_progress, test_id)
         make = partial(self._make_call, test)
         report = await self._prober.probe(
             test.server_id, call, test.in_sandbox, tell=tell, make=make
         )
-        test = await self._written(
+        test = await self._write_result(
             partial(trials.record_test_result, test=test, report=report, process=self._process)
         )
         log.info(
@@ -205,15 +209,15 @@ class Shares:
         if self._recorder is None:
             self._recorder = Recorder("worker")
             self._recorder.start(asyncio.get_running_loop())
-        return await make_call(self._recorder, order_of(test), send)
+        return await make_call(self._recorder, read_call_order(test), send)
 
     async def _check(self, server_id: int) -> None:
         report = await self._prober.probe(server_id)
-        await self._written(
+        await self._write_result(
             partial(trials.record_check, server_id=server_id, report=report, process=self._process)
         )
 
-    async def _written(self, write: Callable[[], _Result]) -> _Result:
+    async def _write_result(self, write: Callable[[], _Result]) -> _Result:
         """Write a result; while the database does not accept it, try again. Raises its error when
         the process stops.
 
@@ -229,14 +233,14 @@ class Shares:
 
     async def _install(self, install_id: int) -> None:
         install = await long_db_call(
-            partial(work.work, install_id=install_id, worker=self._lease.key)
+            partial(install_work.work_on_install, install_id=install_id, worker=self._lease.key)
         )
         if install is not None:
             log.info("install_worked", package=str(install), state=install.state)
 
     async def _read(self, source_id: int) -> None:
-        await long_db_call(partial(sync.sync, source_id=source_id))
+        await long_db_call(partial(sync.sync_source, source_id=source_id))
 
 
-def _claimed_test(test_id: int) -> ServerTest:
+def _load_test(test_id: int) -> ServerTest:
     return ServerTest.objects.select_related("server", "requested_by").get(pk=test_id)

@@ -11,10 +11,10 @@ from django.db.models.signals import post_migrate
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from mcpregistry.calls.catalog import Source
+    from mcpregistry.calls.catalog import ToolSource
     from mcpregistry.calls.pipeline import Dispatcher
     from mcpregistry.calls.sampling import Sampler
-    from mcpregistry.services.exchange.sections import Section
+    from mcpregistry.services.exchange.sections import ExchangeSection
 
 
 class SubagentsConfig(AppConfig):
@@ -28,10 +28,10 @@ class SubagentsConfig(AppConfig):
         """Register with the registry, which knows nothing of expert tools: source, snapshot
         section, file section, signals.
         """
-        from mcpregistry.calls.more_sources import add_source, answer_with
-        from mcpregistry.queries.kin import add_finder
+        from mcpregistry.calls.source_registry import add_source, set_sampler_maker
+        from mcpregistry.queries.call_tallies import add_costs
         from mcpregistry.queries.own_definitions import add_definitions
-        from mcpregistry.queries.tallying import add_costs
+        from mcpregistry.queries.related_calls import add_finder
         from mcpregistry.services.approvals.requests import add_steering
         from mcpregistry.services.configuration.rule_inputs import add_rule_inputs
         from mcpregistry.services.configuration.snapshot import add_section
@@ -39,28 +39,28 @@ class SubagentsConfig(AppConfig):
         from mcpregistry.services.exchange.sections import add_section as add_to_files
         from mcpregistry.services.tasks import host_tasks
         from subagents import checks  # noqa: F401  registers them
-        from subagents.call_kin import runs_of
+        from subagents.call_runs import find_runs_of_call
         from subagents.models import ExpertTool
         from subagents.services.experts import grant_awaited
         from subagents.services.headends import configuring
-        from subagents.services.offers import SECTION, definitions, offered
-        from subagents.services.runs import has_settled, task_withdrawn
+        from subagents.services.offers import SECTION, list_definitions, load_offered_experts
+        from subagents.services.runs import cancel_withdrawn_task, has_settled
 
-        add_finder(runs_of)
+        add_finder(find_runs_of_call)
         add_steering(has_settled)
-        host_tasks.withdrawn.connect(task_withdrawn)
+        host_tasks.withdrawn.connect(cancel_withdrawn_task)
         observe.offered.connect(grant_awaited)
         post_migrate.connect(_after_migrate, sender=self)
         add_source(_effort_source)
-        add_section(SECTION, offered)
+        add_section(SECTION, load_offered_experts)
         add_section(configuring.SECTION, configuring.load_headends)
         add_source(_expert_source)
         add_source(_maintenance_source)
         add_source(_operations_source)
         add_to_files(_files)
-        answer_with(_sampler)
+        set_sampler_maker(_sampler)
         add_costs(_costs, _open_runs)
-        add_definitions(definitions)
+        add_definitions(list_definitions)
         add_rule_inputs(ExpertTool, {"name": ("call.expert", "tool.name")})
         _add_dependent_kinds()
         _watch_tables()
@@ -134,26 +134,26 @@ def _watch_tables() -> None:
     )
 
 
-def _expert_source(engine: Any) -> tuple[Source, Dispatcher]:
+def _expert_source(engine: Any) -> tuple[ToolSource, Dispatcher]:
     # brings the engine and the MCP client along
     from subagents.runs.tool_source import expert_source
 
     return expert_source(engine)
 
 
-def _maintenance_source(engine: Any) -> tuple[Source, Dispatcher]:
+def _maintenance_source(engine: Any) -> tuple[ToolSource, Dispatcher]:
     from subagents.maintenance.tools import maintenance_source
 
     return maintenance_source(engine)
 
 
-def _operations_source(engine: Any) -> tuple[Source, Dispatcher]:
-    from subagents.maintenance.operations import operations_source
+def _operations_source(engine: Any) -> tuple[ToolSource, Dispatcher]:
+    from subagents.maintenance.model_operations import operations_source
 
     return operations_source(engine)
 
 
-def _effort_source(engine: Any) -> tuple[Source, Dispatcher]:
+def _effort_source(engine: Any) -> tuple[ToolSource, Dispatcher]:
     from subagents.effort.tools import effort_source
 
     return effort_source(engine)
@@ -166,18 +166,18 @@ def _sampler(engine: Any) -> Sampler:
 
 
 def _costs(since: datetime, until: datetime | None) -> dict[str, int]:
-    from subagents.queries import costs_of_calls
+    from subagents.queries import sum_costs_of_calls
 
-    return costs_of_calls(since, until)
+    return sum_costs_of_calls(since, until)
 
 
 def _open_runs() -> list[datetime]:
-    from subagents.queries import calls_of_open_runs
+    from subagents.queries import list_calls_of_open_runs
 
-    return calls_of_open_runs()
+    return list_calls_of_open_runs()
 
 
-def _files() -> Section:
+def _files() -> ExchangeSection:
     # brings YAML along, which runmcp can do without
     from subagents.services.exchange.experts import ExpertFiles
 
@@ -188,4 +188,4 @@ def _after_migrate(*, plan: Sequence[object] = (), **_: Any) -> None:
     """All permissions are there now: those of this app are made last."""
     from mcpregistry.services.upkeep import completeness
 
-    completeness.finish(migrated=bool(plan))
+    completeness.finish_migration(migrated=bool(plan))

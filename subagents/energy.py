@@ -14,13 +14,13 @@ from contextlib import suppress
 from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
-from mcpregistry.db import database_now
-from mcpregistry.domain.energy import Level
+from mcpregistry.db import read_database_now
+from mcpregistry.domain.energy import EnergyLevel
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.models import Agent, EnergyEntry, EnergyPool, EnergyReservation
 from mcpregistry.models.energy import LowPolicy
 from mcpregistry.services.energy import pools
-from subagents.domain.maintenance import Priority, State, Wish
+from subagents.domain.maintenance import ControlRequest, Priority, State
 from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest, Run
 
@@ -36,7 +36,7 @@ def regulate() -> None:
     where it is back."""
     charge_used()
     _forget_turns()
-    for pool in _working():
+    for pool in _query_working_pools():
         decide(pool)
 
 
@@ -46,11 +46,11 @@ def decide(pool: EnergyPool) -> list[str]:
 
     ``pool``: of a query ``with_reserved``.
     """
-    stand = pools.standing(pool)
-    if stand.state in (Level.CRITICAL, Level.EMPTY):
+    stand = pools.load_pool_standing(pool)
+    if stand.state in (EnergyLevel.CRITICAL, EnergyLevel.EMPTY):
         return _cut_back(pool, _open_of(pool))
     if stand.level >= pool.resume:
-        return _go_on(pool, _open_of(pool).filter(wish=Wish.PAUSE, wish_reason=PAUSED))
+        return _go_on(pool, _open_of(pool).filter(wish=ControlRequest.PAUSE, wish_reason=PAUSED))
     return []
 
 
@@ -102,26 +102,26 @@ def charge(agent: str, pool_id: int) -> float:
 
     Count and entries in one transaction: a process that dies here neither loses a unit nor takes it
     twice."""
-    pool = pools.locked(pool_id)
+    pool = pools.lock_pool(pool_id)
     used = queue.take_energy(MaintenanceRequest.objects.filter(agent=agent))
-    now = database_now()
+    now = read_database_now()
     for request, units in used.items():
         # With the time, since one request is charged many times, and no two entries of a kind share
         # a reference.
         reference = f"{request}:{now:%Y%m%dT%H%M%S%f}"
-        pools.charge(
+        pools.charge_pool(
             pool, EnergyEntry.Kind.MAINTENANCE, units, now=now, agent=agent, reference=reference
         )
     return sum(used.values())
 
 
-def unpooled(requests: QuerySet[MaintenanceRequest]) -> QuerySet[MaintenanceRequest]:
+def exclude_pooled(requests: QuerySet[MaintenanceRequest]) -> QuerySet[MaintenanceRequest]:
     """Those whose count nobody takes here: who could take it ahead of the pool would pay
     nothing."""
     return requests.exclude(agent__in=Agent.objects.exclude(energy_pool=None).values("slug"))
 
 
-def _working() -> QuerySet[EnergyPool]:
+def _query_working_pools() -> QuerySet[EnergyPool]:
     """Pools of which an agent has asked for something that has not ended."""
     asked = MaintenanceRequest.objects.open().exclude(agent="").values("agent")
     return EnergyPool.objects.filter(agents__slug__in=asked).distinct().with_reserved()
@@ -139,29 +139,31 @@ def _cut_back(pool: EnergyPool, requests: Iterable[MaintenanceRequest]) -> list[
     did = []
     for request in requests:
         match wish_for(request, LowPolicy(pool.low_policy)):
-            case Wish.PAUSE:
+            case ControlRequest.PAUSE:
                 with suppress(Conflict):  # it has ended meanwhile
                     queue.pause(request_id=request.pk, actor=_actor(pool), reason=PAUSED)
                     did.append(f"paused {request}")
-            case Wish.CANCEL:
+            case ControlRequest.CANCEL:
                 queue.cancel(request_id=request.pk, actor=_actor(pool), reason=_CANCELLED)
                 did.append(f"cancelled {request}")
     return did
 
 
-def wish_for(request: MaintenanceRequest, policy: LowPolicy) -> Wish:
+def wish_for(request: MaintenanceRequest, policy: LowPolicy) -> ControlRequest:
     """What becomes of a request while the level is critical. One that nobody has begun waits,
     whatever the policy."""
     if request.wish:
-        return Wish.NONE
+        return ControlRequest.NONE
     if request.state == State.QUEUED:
-        return Wish.PAUSE
+        return ControlRequest.PAUSE
     if policy == LowPolicy.AUTO:
         if request.progress >= _FINISHED_FROM:
-            return Wish.NONE
+            return ControlRequest.NONE
         cancel = request.priority == Priority.LOW and request.progress < _CANCELLED_BELOW
-        return Wish.CANCEL if cancel else Wish.PAUSE
-    return {LowPolicy.PAUSE: Wish.PAUSE, LowPolicy.CANCEL: Wish.CANCEL}.get(policy, Wish.NONE)
+        return ControlRequest.CANCEL if cancel else ControlRequest.PAUSE
+    return {LowPolicy.PAUSE: ControlRequest.PAUSE, LowPolicy.CANCEL: ControlRequest.CANCEL}.get(
+        policy, ControlRequest.NONE
+    )
 
 
 def _go_on(pool: EnergyPool, requests: Iterable[MaintenanceRequest]) -> list[str]:

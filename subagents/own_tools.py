@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from mcpregistry.calls.catalog import Offer
+from mcpregistry.calls.catalog import ToolOffer
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.specs import ServerSpec, ToolSpec
-from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.domain.snapshot_specs import ServerSpec, ToolSpec
+from mcpregistry.domain.text.canonical import encode_lossy_json, hash_parts
 
 
 def server(number: int, slug: str, title: str, seconds: float = 10.0) -> ServerSpec:
@@ -59,20 +59,20 @@ def offer(
     listed: Mapping[str, Any],
     *,
     idempotent: bool = False,
-) -> Offer:
+) -> ToolOffer:
     """The tool as a source offers it; ``number`` is below 0 and no other tool's."""
     tool = ToolSpec(
         id=number,
         server_id=place.id,
         name=listed["name"],
-        definition_hash=digest(stored(listed)),
+        definition_hash=hash_parts(encode_lossy_json(listed)),
         data=listed,
         idempotent=idempotent,
     )
-    return Offer(kind, place, tool, own=True)
+    return ToolOffer(kind, place, tool, own=True)
 
 
-def said(facts: dict[str, Any]) -> dict[str, Any]:
+def make_result(facts: dict[str, Any]) -> dict[str, Any]:
     """The result of a call, as text and as structure."""
     return {
         "content": [{"type": "text", "text": json.dumps(facts, ensure_ascii=False)}],
@@ -80,8 +80,8 @@ def said(facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def refused(error: SlipsnisseError) -> dict[str, Any]:
+def make_refusal(error: SlipsnisseError) -> dict[str, Any]:
     """The result of a call that is refused, with the remedy."""
-    return said({"error": error.code, "message": error.message, "remedy": error.remedy}) | {
+    return make_result({"error": error.code, "message": error.message, "remedy": error.remedy}) | {
         "isError": True
     }

@@ -25,15 +25,15 @@ from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Substr
 from django.utils import timezone
 
-from mcpregistry.domain.budgets import of_dollars
-from mcpregistry.domain.definitions.diff import Segment, words
-from mcpregistry.domain.figures import percentile
+from mcpregistry.domain.budgets import convert_dollars
+from mcpregistry.domain.definitions.diff import Segment, compare_words
+from mcpregistry.domain.sample_statistics import find_percentile
 from mcpregistry.models import ApprovalRequest, Conversation, Invocation
 from mcpregistry.queries.attention import UNCLAIMED_AFTER
-from mcpregistry.queries.tallying import received
+from mcpregistry.queries.call_tallies import filter_received
 from subagents.domain.lifecycle import RunState
 from subagents.domain.maintenance import ProposalState
-from subagents.leased.leases import unclaimed
+from subagents.leased.leases import filter_unclaimed
 from subagents.models import (
     Attempt,
     EffortAgent,
@@ -84,7 +84,7 @@ def _sums() -> dict[str, Any]:
     }
 
 
-def _recent(days: int) -> Any:
+def _query_recent(days: int) -> Any:
     """Their query set; with sums it holds other rows than runs."""
     return Run.objects.filter(created_at__gte=timezone.now() - timedelta(days=days)).order_by()
 
@@ -93,19 +93,22 @@ def run_totals(*, days: int = 30) -> dict[str, Any]:
     """Figures of all expert tools together over the last days, and ``experts``: the same for each,
     the most used first."""
     experts = (
-        _recent(days).values("expert_name").annotate(**_sums()).order_by("-runs", "expert_name")
+        _query_recent(days)
+        .values("expert_name")
+        .annotate(**_sums())
+        .order_by("-runs", "expert_name")
     )
-    return _recent(days).aggregate(**_sums()) | {"days": days, "experts": list(experts[:20])}
+    return _query_recent(days).aggregate(**_sums()) | {"days": days, "experts": list(experts[:20])}
 
 
-def expert_figures(expert: ExpertTool, *, days: int = 30) -> dict[str, Any]:
+def compute_expert_figures(expert: ExpertTool, *, days: int = 30) -> dict[str, Any]:
     """Figures of one tool over the last days: runs, how they ended, what they cost and saved.
 
     ``versions``: the same for each version. ``saved_middle`` (p50) and ``saved_most`` (p95) are
     tokens of context over answered runs. ``gone_itself`` of ``given`` answers were not enough, see
-    ``_followed``.
+    ``_count_followed``.
     """
-    runs = _recent(days).filter(version__expert=expert)
+    runs = _query_recent(days).filter(version__expert=expert)
     by_version = list(
         runs.values(number=F("version__number")).annotate(**_sums()).order_by("-number")[:10]
     )
@@ -122,12 +125,12 @@ def expert_figures(expert: ExpertTool, *, days: int = 30) -> dict[str, Any]:
     costs_more = middle is not None and middle < 0
     return (
         totals
-        | _followed(answered)
+        | _count_followed(answered)
         | {"days": days, "versions": by_version, "costs_more": costs_more}
     )
 
 
-def _followed(answered: Any) -> dict[str, int]:
+def _count_followed(answered: Any) -> dict[str, int]:
     """Of the newest answers to calls (``given``), after how many the caller soon asked the same
     servers itself.
 
@@ -164,27 +167,27 @@ def _followed(answered: Any) -> dict[str, int]:
 
 def _percentiles(saved: Iterable[int]) -> dict[str, int | None]:
     found = sorted(saved)
-    return {"saved_middle": percentile(found, 50), "saved_most": percentile(found, 95)}
+    return {"saved_middle": find_percentile(found, 50), "saved_most": find_percentile(found, 95)}
 
 
-def costs_of_calls(since: datetime, until: datetime | None) -> dict[str, int]:
+def sum_costs_of_calls(since: datetime, until: datetime | None) -> dict[str, int]:
     """What the runs of calls received in [since, until) cost, by the call, in hundred-millionths of
     a dollar; usage asks.
 
     A run's cost is that of its own models: an inner run is counted at its own call, and nowhere
     else.
     """
-    calls = received(since, until).filter(server_slug=SERVER).values("pk")
+    calls = filter_received(since, until).filter(server_slug=SERVER).values("pk")
     paid = (
         Run.objects.filter(call_id__in=calls, cost__isnull=False)
         .order_by()
         .values("call_id")
         .annotate(sum=Sum("cost"))
     )
-    return {row["call_id"]: of_dollars(row["sum"]) for row in paid}
+    return {row["call_id"]: convert_dollars(row["sum"]) for row in paid}
 
 
-def calls_of_open_runs() -> list[datetime]:
+def list_calls_of_open_runs() -> list[datetime]:
     """When those calls were received whose run has not ended: a call may be over before its run
     is."""
     runs = Run.objects.filter(finished_at=None).exclude(call_id="").order_by().values("call_id")
@@ -197,7 +200,7 @@ def calls_of_open_runs() -> list[datetime]:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TimelineRow:
     """One row of a run's timeline: a turn, a failed request, or a tool call. Times of one that is
     out end now."""
 
@@ -228,7 +231,7 @@ class ResultLink:
         return self.uri if _WEB_ADDRESS.fullmatch(self.uri) else ""
 
 
-def timeline(run: Run, *, whole: bool = False) -> list[Line]:
+def list_timeline(run: Run, *, whole: bool = False) -> list[TimelineRow]:
     """Turns, failed requests and tool calls in order of their beginnings; calls not yet made stand
     last.
 
@@ -265,9 +268,9 @@ def _began(attempt: Attempt) -> datetime:
 
 def _call_line(
     run: Run, call: ToolCall, record: Invocation | None, request: str, now: datetime
-) -> Line:
+) -> TimelineRow:
     if call.started_at is None:
-        return Line("call", call.finished_at or now, call)
+        return TimelineRow("call", call.finished_at or now, call)
     took = ((call.finished_at or now) - call.started_at).total_seconds() * 1000
     links = [
         ResultLink(each["uri"], each["name"], each["mimeType"])
@@ -286,13 +289,13 @@ def _call_line(
     )
 
 
-def _line(kind: str, run: Run, row: Any, at: datetime, took_ms: float, **more: Any) -> Line:
+def _line(kind: str, run: Run, row: Any, at: datetime, took_ms: float, **more: Any) -> TimelineRow:
     began = run.started_at or run.created_at
     whole = max(((run.finished_at or timezone.now()) - began).total_seconds(), 0.001)
     after = max(0.0, (at - began).total_seconds())
     offset = min(99.0, 100 * after / whole)
     share = min(100 - offset, max(0.4, took_ms / 10 / whole))
-    return Line(
+    return TimelineRow(
         kind,
         at,
         row,
@@ -307,14 +310,14 @@ def _line(kind: str, run: Run, row: Any, at: datetime, took_ms: float, **more: A
 _ORDER = {"turn": 0, "attempt": 1, "call": 2}
 
 
-def _place(line: Line) -> tuple[Any, ...]:
+def _place(line: TimelineRow) -> tuple[Any, ...]:
     planned = line.kind == "call" and line.row.started_at is None
     index = (line.row.turn_number, line.row.index) if line.kind == "call" else (0, 0)
     return (planned, index if planned else (0, 0), line.at, _ORDER[line.kind], index)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class RunColumn:
     """One of the runs that answered the same question. ``answer``: what differs from the run that
     is looked at."""
 
@@ -326,7 +329,7 @@ class Column:
     answer: Sequence[Segment] = ()
 
 
-def compared(run: Run) -> list[Column]:
+def compare_runs(run: Run) -> list[RunColumn]:
     """This run, the one that it replays, and other replays of that; empty when there are no
     others."""
     family = Q(pk=run.replay_of_id or run.pk) | Q(replay_of=run.replay_of_id or run.pk)
@@ -348,7 +351,7 @@ def compared(run: Run) -> list[Column]:
     made = ToolCall.objects.filter(run__in=runs).order_by().values("run_id").annotate(n=Count("pk"))
     calls = dict(made.values_list("run_id", "n"))
     return [
-        Column(
+        RunColumn(
             run=each,
             models=", ".join(dict.fromkeys(turns[each.pk])),
             turns=len(turns[each.pk]),
@@ -368,39 +371,39 @@ def _differs(run: Run, other: Run) -> Sequence[Segment]:
     """``-``: only in the answer that is looked at, ``+``: only in the other."""
     if run.pk == other.pk or not other.answer:
         return ()
-    return tuple(words(run.answer, other.answer))
+    return tuple(compare_words(run.answer, other.answer))
 
 
 # What waits for people
 
 
-def waiting_proposals() -> QuerySet[Proposal]:
+def query_waiting_proposals() -> QuerySet[Proposal]:
     """Changes that the sub-agent proposes and nobody has decided on."""
     return Proposal.objects.filter(state=ProposalState.WAITING)
 
 
-def silent_agents() -> QuerySet[EffortAgent]:
+def query_silent_agents() -> QuerySet[EffortAgent]:
     """Return the hosted agents that do not answer, because the conversation they are set to has
     ended."""
     open_ones = Conversation.objects.open().values("pk")
     return EffortAgent.objects.filter(enabled=True).exclude(focus="").exclude(focus__in=open_ones)
 
 
-def unclaimed_work(now: datetime) -> dict[str, QuerySet[Any]]:
+def list_unclaimed_expert_work(now: datetime) -> dict[str, QuerySet[Any]]:
     """Return the work that no worker has taken for ``UNCLAIMED_AFTER``, by model.
 
-    ``subagents.maintenance.queue.unclaimed`` returns the requests to the sub-agent.
+    ``subagents.maintenance.queue.find_unclaimed_requests`` returns the requests to the sub-agent.
     """
     before = now - UNCLAIMED_AFTER
     tested = Q(tested_at__gte=F("test_asked_at"))
     return {
-        "run": unclaimed(Run.objects.open().filter(created_at__lt=before), before),
-        "effortagent": unclaimed(EffortAgent.objects.filter(enabled=True), before),
+        "run": filter_unclaimed(Run.objects.open().filter(created_at__lt=before), before),
+        "effortagent": filter_unclaimed(EffortAgent.objects.filter(enabled=True), before),
         "provider": Provider.objects.filter(~tested, test_asked_at__lt=before),
     }
 
 
-def draft_providers() -> int:
+def count_draft_providers() -> int:
     """The number of enabled providers to which nothing is sent until somebody confirms where their
     key goes."""
     return sum(
@@ -408,6 +411,6 @@ def draft_providers() -> int:
     )
 
 
-def runs_for_people() -> QuerySet[Run]:
+def query_runs_for_people() -> QuerySet[Run]:
     """Runs that stand still until a person has decided or settled something."""
     return Run.objects.open().filter(waiting_since__isnull=False)

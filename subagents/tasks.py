@@ -15,23 +15,23 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from django.utils import timezone
 
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.models import SiteProcess
-from mcpregistry.services.servers.connections import process_name
-from mcpregistry.services.upkeep import deaths, processes
+from mcpregistry.services.servers.connections import make_process_name
+from mcpregistry.services.upkeep import dead_processes, processes
 from mcpregistry.worker_runtime import runtime
 from subagents import energy
 from subagents.effort import cycle
 from subagents.effort.driver import Loops
-from subagents.llm.client import loaded
+from subagents.llm.client import load_litellm
 from subagents.llm.tokens import REFERENCE, counter
-from subagents.maintenance import newer_images, queue, repeating, request_lease
+from subagents.maintenance import newer_images, queue, repeated_trials, request_lease
 from subagents.maintenance.manager import Manager
 from subagents.models import ExpertTool
-from subagents.runs import lease, probing
+from subagents.runs import lease, provider_probe
 from subagents.runs.engine import RunEngine
 from subagents.services import retention, runs
-from subagents.services.headends import places
+from subagents.services.headends import queue_places
 
 log = structlog.get_logger(__name__)
 
@@ -40,35 +40,35 @@ log = structlog.get_logger(__name__)
 def advance_run(run_id: str) -> None:
     """Work on the run as far as it goes. Returns at once; the thread with the event loop does the
     work."""
-    runtime.calls.get().soon(_runs.get().engine.wake, run_id)
+    runtime.calls.get().call_on_loop(_runs.get().engine.wake, run_id)
 
 
 @shared_task
 def test_provider(provider_id: int, model_id: int) -> None:
     """Ask one model of the provider for a word; the answer is noted with the provider. Returns at
     once."""
-    runtime.calls.get().soon(probing.begin, provider_id, model_id)
+    runtime.calls.get().call_on_loop(provider_probe.begin, provider_id, model_id)
 
 
 @shared_task
 def advance_due() -> None:
     """Every two seconds: runs whose wake-up was lost, whose worker died, or whose time has come."""
     _warm_if_used()
-    for run_id in runs.left_alone():
+    for run_id in runs.find_abandoned_runs():
         runs.cancel(run_id=run_id, actor="clock", reason="its caller has disconnected")
-    for run_id in [*runs.due(database_now()), *runs.decided()]:
+    for run_id in [*runs.list_due_runs(read_database_now()), *runs.wake_decided_runs()]:
         advance_run(run_id)
     work_maintenance()
-    for key in cycle.due(database_now()):
-        runtime.calls.get().soon(_loops.get().driver.wake, key)
+    for key in cycle.list_due_agents(read_database_now()):
+        runtime.calls.get().call_on_loop(_loops.get().driver.wake, key)
 
 
 @shared_task
 def work_maintenance() -> None:
     """When something is asked of the background sub-agent, and every two seconds. Returns at
     once."""
-    if queue.due(database_now(), 1):
-        runtime.calls.get().soon(_maintenance.get().manager.look)
+    if queue.list_due_requests(read_database_now(), 1):
+        runtime.calls.get().call_on_loop(_maintenance.get().manager.look)
 
 
 @shared_task
@@ -82,7 +82,7 @@ def regulate_energy() -> None:
 def try_due() -> None:
     """Every minute: ask for trials of servers that are to be tried by the clock, or call themselves
     another version."""
-    if asked := repeating.ask_due(timezone.now()):
+    if asked := repeated_trials.ask_due(timezone.now()):
         log.info("trials_due", servers=asked)
 
 
@@ -98,7 +98,7 @@ def propose_images() -> None:
 def sweep_headends() -> None:
     """Every 15 seconds: cancel runs whose clients were lost with their process, and delete old
     requests."""
-    if any((done := places.sweep()).values()):
+    if any((done := queue_places.sweep()).values()):
         log.info("headends_swept", **done)
 
 
@@ -113,11 +113,11 @@ class _RunsHere:
 
     def __init__(self) -> None:
         self._calls = runtime.calls.get()
-        self.engine = RunEngine(self._calls.engine, process_name("worker"))
-        self._calls.soon(self.engine.start)
+        self.engine = RunEngine(self._calls.engine, make_process_name("worker"))
+        self._calls.call_on_loop(self.engine.start)
 
     def close(self) -> None:
-        self._calls.finish(self.engine.stop())
+        self._calls.await_on_loop(self.engine.stop())
 
 
 class _MaintenanceHere:
@@ -126,11 +126,11 @@ class _MaintenanceHere:
     def __init__(self) -> None:
         self._calls = runtime.calls.get()
         self.manager = Manager(
-            self._calls.engine, process_name("worker"), may_begin=energy.may_begin
+            self._calls.engine, make_process_name("worker"), may_begin=energy.may_begin
         )
 
     def close(self) -> None:
-        self._calls.finish(self.manager.stop())
+        self._calls.await_on_loop(self.manager.stop())
 
 
 class _LoopsHere:
@@ -138,10 +138,10 @@ class _LoopsHere:
 
     def __init__(self) -> None:
         self._calls = runtime.calls.get()
-        self.driver = Loops(self._calls.engine, process_name("worker"))
+        self.driver = Loops(self._calls.engine, make_process_name("worker"))
 
     def close(self) -> None:
-        self._calls.finish(self.driver.stop())
+        self._calls.await_on_loop(self.driver.stop())
 
 
 _runs = runtime.before_calls(_RunsHere)
@@ -153,7 +153,7 @@ _maintenance = runtime.before_calls(_MaintenanceHere)
 def _free_predecessors(**_: object) -> None:
     """Runs of the worker that we replace are anybody's now, see ``mcpregistry.tasks``."""
     if settings.PREDECESSOR:
-        dead = process_name("worker", settings.PREDECESSOR)
+        dead = make_process_name("worker", settings.PREDECESSOR)
         log.info("freed", **{what: free(dead) for what, free in _FREED.items()})
 
 
@@ -208,7 +208,7 @@ def _warm_if_used() -> None:
 
 def _load() -> None:
     try:
-        loaded()
+        load_litellm()
         counter(REFERENCE)("warm")
         _runs.get()
     except Exception:  # a run would meet the same, and say it
@@ -229,7 +229,7 @@ def _take_over_from(worker: SiteProcess, now: datetime) -> int:
 
     If a living worker has the same name, the leases of the work itself decide.
     """
-    if processes.is_alive(worker.name, now):
+    if processes.is_process_alive(worker.name, now):
         return 0
     freed = sum(len(free(worker.name)) for free in _FREED.values())
     if freed:
@@ -237,4 +237,4 @@ def _take_over_from(worker: SiteProcess, now: datetime) -> int:
     return freed
 
 
-deaths.add_step("runs", _take_over_from)
+dead_processes.add_cleanup_step("runs", _take_over_from)

@@ -67,7 +67,7 @@ from hypothesis import settings as examples
 from servestatic.middleware import ServeStaticMiddleware
 
 from controlplane.databases import settings_for
-from mcpregistry import collector, db
+from mcpregistry import db, garbage_collection
 from subagents.llm import client
 from tests import (
     externals,
@@ -90,7 +90,7 @@ def _load_for_all(items: Sequence[pytest.Item]) -> None:
     for each."""
     reverse("admin:index")  # all addresses and pages of the site: a second
     if any("subagents" in item.path.parts for item in items):
-        client.loaded()  # litellm: three seconds
+        client.load_litellm()  # litellm: three seconds
 
 
 def _change_settings() -> None:
@@ -193,7 +193,7 @@ def pytest_collection_finish() -> None:
     """What is here now stays, so the garbage collector need not walk it between tests; and it looks
     as seldom as a site's."""
     gc.freeze()
-    gc.set_threshold(*collector.THRESHOLDS)
+    gc.set_threshold(*garbage_collection.THRESHOLDS)
     gc.enable()
 
 

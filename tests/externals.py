@@ -203,8 +203,8 @@ def _pgbouncer() -> Path | None:
 def _bubblewrap() -> Path | None:
     from mcpregistry.downstream.transports import bubblewrap
 
-    found = bubblewrap.program()
-    return Path(found) if found and not bubblewrap.missing() else None
+    found = bubblewrap.find_bubblewrap()
+    return Path(found) if found and not bubblewrap.explain_missing() else None
 
 
 def _node() -> Path | None:

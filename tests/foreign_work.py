@@ -33,7 +33,7 @@ def watch() -> None:
 
     for owner, name in (
         (Scanner, "scan"),
-        (validation, "_checked"),
+        (validation, "_find_failing_validator"),
         (validation, "_compile"),
         (observe, "read_definitions"),
         (sync, "read"),

@@ -48,7 +48,7 @@ from typing import IO, Any, NoReturn
 
 import psutil
 
-from mcpregistry.collector import lasting
+from mcpregistry.garbage_collection import freeze_afterwards
 from tests import started
 from tests.waiting import HANG_LIMIT
 
@@ -135,7 +135,7 @@ _SITE = {
     ),
     "runmcp": (
         "mcpregistry.management.commands.runmcp",
-        "mcpregistry.gateway.stdio.server",
+        "mcpregistry.gateway.stdio.stdio_server",
         _EXPERTS,
     ),
     _PROGRAM: ("mcpregistry.calls.engine", _EXPERTS),
@@ -531,7 +531,7 @@ def _read_ahead(args: Sequence[str]) -> None:
     """What each command of ``manage.py`` reads to check the site first is read in the branch, once
     for all that follow."""
     if args and args[0] == "manage.py" and _kind(args) == _PROGRAM:
-        with lasting():
+        with freeze_afterwards():
             importlib.import_module("controlplane.urls")
 
 
@@ -556,7 +556,7 @@ def _become_branch(job: Job) -> socket.socket:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     import django
 
-    with lasting():  # a leaf's collector would walk all of it, and by that copy it
+    with freeze_afterwards():  # a leaf's collector would walk all of it, and by that copy it
         django.setup()
         for name in (*_SITE[kind], *os.environ.get(PRELOAD, "").split()):
             importlib.import_module(name)
@@ -671,7 +671,7 @@ def main() -> None:
     """The root. Its branches and leaves are forked off in here, and leave through here."""
     control = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(control.fileno(), False)
-    with lasting():
+    with freeze_afterwards():
         for name in (*_LIBRARIES, *_pure()):
             importlib.import_module(name)
     from django.conf import settings

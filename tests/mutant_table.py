@@ -72,7 +72,7 @@ MUTANTS = [
         ),
         (
             "pipeline: asking is skipped",
-            "held = call.decision.outcome is Outcome.ASK",
+            "held = call.decision.outcome is RuleOutcome.ASK",
             "held = False",
         ),
         ("pipeline: rate is free", "await self.rates.take(call.request.catalogue.agent)", "pass"),
@@ -83,18 +83,18 @@ MUTANTS = [
         ),
         (
             "pipeline: cancelled means not sent",
-            "state = State.UNKNOWN if sent else State.NOT_SENT\n            self._ends",
-            "state = State.NOT_SENT\n            self._ends",
+            "state = InvocationState.UNKNOWN if sent else InvocationState.NOT_SENT\n            self._end_soon",
+            "state = InvocationState.NOT_SENT\n            self._end_soon",
         ),
         (
             "pipeline: failed means not sent",
-            "outcome_of(call, State.UNKNOWN if error.sent else State.NOT_SENT, error=error)",
-            "outcome_of(call, State.NOT_SENT, error=error)",
+            "InvocationState.UNKNOWN if error.sent else InvocationState.NOT_SENT,\n",
+            "InvocationState.NOT_SENT,\n",
         ),
         (
             "pipeline: a tool's error is success",
-            'State.TOOL_ERROR if result.get("isError") else State.SUCCEEDED',
-            "State.SUCCEEDED",
+            'InvocationState.TOOL_ERROR if result.get("isError") else InvocationState.SUCCEEDED',
+            "InvocationState.SUCCEEDED",
         ),
     ),
     *_of(
@@ -105,15 +105,15 @@ MUTANTS = [
             "if not granted(\n        agent,",
             "if False and not granted(\n        agent,",
         ),
-        ("stages: a denial is ignored", "if decision.outcome is Outcome.DENY:", "if False:"),
+        ("stages: a denial is ignored", "if decision.outcome is RuleOutcome.DENY:", "if False:"),
     ),
     *_of(
         "mcpregistry/calls/recording/ledger.py",
         "tests/calls/test_recorder.py tests/calls/test_claims.py tests/calls/test_approvals_changed.py",
         (
             "claim: any state",
-            "AND state = '{State.READY.value}' AND binding = %s ",
-            "AND state <> '{State.VOID.value}' AND binding = %s ",
+            "AND state = '{InvocationState.READY.value}' AND binding = %s ",
+            "AND state <> '{InvocationState.VOID.value}' AND binding = %s ",
         ),
         ("claim: any binding", 'AND binding = %s "', 'AND binding <> %s "'),
         ("claim: any fence", 'f"AND fence = %s AND EXISTS', 'f"AND fence >= %s AND EXISTS'),
@@ -186,20 +186,24 @@ MUTANTS = [
         "mcpregistry/services/approvals/votes.py",
         "tests/services/test_approvals.py tests/calls/test_approvals_changed.py tests/api/test_requester.py",
         ("votes: whoever is switched off", "if not user.is_active:", "if False:"),
-        ("votes: who asked", "if told := _asked_by(request, user):", 'if told := "":'),
-        ("votes: the owner", "if _owner_id(request) == user.pk else", "if False else"),
+        ("votes: who asked", "if told := _explain_own_request(request, user):", 'if told := "":'),
+        ("votes: the owner", "if _find_owner_id(request) == user.pk\n", "if False\n"),
         ("votes: without the right", "if not user.has_perm(DECIDE):", "if False:"),
         ("votes: outside the group", "if request.group is not None and not", "if False and not"),
         (
             "votes: decided before",
-            "if request.call.state != State.PENDING:\n        raise",
+            "if request.call.state != InvocationState.PENDING:\n        raise",
             "if False:\n        raise",
         ),
-        ("votes: unseen arguments", "if seen and seen != arguments_hash(request):", "if False:"),
+        (
+            "votes: unseen arguments",
+            "if seen and seen != hash_current_arguments(request):",
+            "if False:",
+        ),
         (
             "votes: one is enough",
-            "return len(valid_votes(request, cast(request))) >= request.quorum",
-            "return len(valid_votes(request, cast(request))) >= 1",
+            "return len(select_valid_votes(request, list_votes(request))) >= request.quorum",
+            "return len(select_valid_votes(request, list_votes(request))) >= 1",
         ),
         (
             "votes: on other bytes",
@@ -210,7 +214,7 @@ MUTANTS = [
     *_of(
         "mcpregistry/services/approvals/edits.py",
         "tests/calls/test_approvals_changed.py",
-        ("edits: into a denial", "if decision.outcome is Outcome.DENY:", "if False:"),
+        ("edits: into a denial", "if decision.outcome is RuleOutcome.DENY:", "if False:"),
         ("edits: into what needs more people", "terms.quorum > request.quorum or", "False or"),
         (
             "edits: beyond the grant",
@@ -223,12 +227,12 @@ MUTANTS = [
         "tests/calls/test_approvals.py tests/services/test_approvals.py",
         (
             "held: others are left out",
-            "seats.anybody(request) or request.run_if_caller_left",
-            "request.run_if_caller_left",
+            "waiters.has_waiting_caller(request)\n        or request.run_if_caller_left\n",
+            "request.run_if_caller_left\n",
         ),
         (
             "held: never too late to run",
-            "request.call.state == State.READY\n        and request.execute_by is not None\n        and request.execute_by <= now",
+            "request.call.state == InvocationState.READY\n        and request.execute_by is not None\n        and request.execute_by <= now",
             "False",
         ),
     ),
@@ -241,7 +245,7 @@ MUTANTS = [
             "if tool.definition_hash != row.definition_hash:",
             "if False:",
         ),
-        ("revalidation: record", "if binding_for(request) != row.binding:", "if False:"),
+        ("revalidation: record", "if recompute_binding(request) != row.binding:", "if False:"),
         (
             "revalidation: rule that asked",
             "if asked.terms is None or asked.terms.fingerprint != request.rule_fingerprint:",
@@ -249,7 +253,7 @@ MUTANTS = [
         ),
         (
             "revalidation: rule that denies",
-            "if decided(arguments, now).outcome is Outcome.DENY:",
+            "if decide_at(arguments, now).outcome is RuleOutcome.DENY:",
             "if False:",
         ),
         (
@@ -282,14 +286,14 @@ MUTANTS = [
             "if parsed is None or not is_allowed(parsed, self._networks):",
             "if parsed is None:",
         ),
-        ("guard: the last gate", "self.check(str(address[0]))", "str(address[0])"),
+        ("guard: the last gate", "self.check_address(str(address[0]))", "str(address[0])"),
     ),
     *_of(
         "mcpregistry/downstream/http_client/client.py",
         "tests/downstream/test_http_client.py",
         (
             "guard: redirects",
-            "if origin(location) != origin(url) or reply.status",
+            "if get_origin(location) != get_origin(url) or reply.status",
             "if reply.status",
         ),
     ),
@@ -320,7 +324,7 @@ MUTANTS = [
         ),
         (
             "chains: a changed column",
-            'return "" if _columns_agree(entry) else',
+            'return "" if _are_columns_consistent(entry) else',
             'return "" if True else',
         ),
     ),
@@ -348,18 +352,18 @@ MUTANTS = [
         ("archive: entries are not looked at", "            if problems:", "            if False:"),
         (
             "archive: calls taken by hand go",
-            "for problem in bound.misfits(",
-            "for problem in () and bound.misfits(",
+            "for problem in signed_calls.find_misfits(",
+            "for problem in () and signed_calls.find_misfits(",
         ),
         (
             "archive: somebody else is not noticed",
-            "if _of(run).delete()[0] != run.entries:",
-            "if _of(run).delete()[0] < 0:",
+            "if _select_run_entries(run).delete()[0] != run.entries:",
+            "if _select_run_entries(run).delete()[0] < 0:",
         ),
         (
             "archive: what retention has said goes",
-            "        if runs:\n            _forgotten_said_again()",
-            "        if False:\n            _forgotten_said_again()",
+            "        if runs:\n            _repeat_retention_entry()",
+            "        if False:\n            _repeat_retention_entry()",
         ),
     ),
     *_of(
@@ -367,13 +371,13 @@ MUTANTS = [
         "tests/services/test_archive_tampering.py",
         (
             "archives: signatures are not asked",
-            "if not signed(record.key_id",
-            "if False and not signed(record.key_id",
+            "if not verify_signature(record.key_id",
+            "if False and not verify_signature(record.key_id",
         ),
         ("archives: gaps in the records", "if record.number != number + 1:", "if False:"),
         (
             "archives: any entry is held",
-            "        if seq > self.stand(writer).seq:\n            return False",
+            "        if seq > self.get_stand(writer).seq:\n            return False",
             "",
         ),
         ("archives: any hash is held", "return known.hex() == head", "return True"),
@@ -393,7 +397,7 @@ MUTANTS = [
         ),
         (
             "archive files: what is in no record is not said",
-            "if there.get((writer, seq)) != head and not known.holds(writer, seq, head):",
+            "if there.get((writer, seq)) != head and not known.has_entry(writer, seq, head):",
             "if False:",
         ),
     ),
@@ -411,13 +415,13 @@ MUTANTS = [
         "tests/services/test_verification.py",
         (
             "verification: a forged note",
-            'if not signed(row.key_id, "verified", row.state, row.hash):',
+            'if not verify_signature(row.key_id, "verified", row.state, row.hash):',
             "if False:",
         ),
         ("verification: only the last heads", "if told.get(item[0]) != item[1]]\n", "if False]\n"),
     ),
     *_of(
-        "mcpregistry/services/records/bound.py",
+        "mcpregistry/services/records/signed_calls.py",
         "tests/calls/test_bound.py",
         (
             "bound: anything fits",
@@ -431,7 +435,7 @@ MUTANTS = [
         ),
     ),
     *_of(
-        "mcpregistry/services/records/bound_approvals.py",
+        "mcpregistry/services/records/signed_approvals.py",
         "tests/calls/test_bound.py tests/calls/test_unproven_approvals.py",
         ("bound: a vote that is gone", "    if left:\n", "    if False:\n"),
         ("bound: terms", "if asked.get(name) == value or", "if True or"),
@@ -499,8 +503,8 @@ MUTANTS = [
         ),
         (
             "permits: with other arguments",
-            "if pinned(permit.argument_pins, arguments) and _giver_stands(permit)\n",
-            "if _giver_stands(permit)\n",
+            "if match_pins(permit.argument_pins, arguments) and _can_giver_still_approve(permit)\n",
+            "if _can_giver_still_approve(permit)\n",
         ),
         (
             "permits: of a giver without the right",
@@ -520,7 +524,7 @@ MUTANTS = [
         ("permits: where several must approve", "if request.quorum > 1:", "if False:"),
         (
             "permits: beyond the call at hand",
-            "if not pinned(wish.pins, json.loads(arguments)):",
+            "if not match_pins(wish.pins, json.loads(arguments)):",
             "if False:",
         ),
         (
@@ -536,7 +540,7 @@ MUTANTS = [
         ),
         (
             "permits: any is proven",
-            "if problem := bound_permits.find_difference(permit):",
+            "if problem := signed_permits.find_difference(permit):",
             'if problem := "":',
         ),
     ),
@@ -545,8 +549,8 @@ MUTANTS = [
         "tests/services/test_access.py tests/api/test_auth.py tests/api/test_access.py",
         (
             "tokens: a revoked one",
-            "filter(hash=token_hash(raw), revoked_at__isnull=True)",
-            "filter(hash=token_hash(raw))",
+            "filter(hash=hash_token(raw), revoked_at__isnull=True)",
+            "filter(hash=hash_token(raw))",
         ),
         (
             "tokens: an expired one",
@@ -564,7 +568,7 @@ MUTANTS = [
     *_of(
         "mcpregistry/services/access/invitations.py",
         "tests/admin/test_invitations.py",
-        ("invitations: a used one", "hash=token_hash(raw), used_at=None,", "hash=token_hash(raw),"),
+        ("invitations: a used one", "hash=hash_token(raw), used_at=None,", "hash=hash_token(raw),"),
         (
             "invitations: two at once",
             "if not won.update(used_at=now):",
@@ -590,7 +594,7 @@ MUTANTS = [
             "filter(agent__enabled=True, revoked_at__isnull=True)",
             "filter(agent__enabled=True)",
         ),
-        ("snapshot: disabled resources", "if t.enabled and _shown(", "if _shown("),
+        ("snapshot: disabled resources", "if t.enabled and _is_shown(", "if _is_shown("),
         (
             "snapshot: drafts",
             "Server.objects.active().only(*_OF_SERVER)",
@@ -625,17 +629,17 @@ MUTANTS = [
         "tests/domain/test_policy.py tests/domain/test_rules.py",
         (
             "decision: a broken policy allows",
-            'return Decision(Outcome.DENY, f"the policy',
-            'return Decision(Outcome.ALLOW, f"the policy',
+            'RuleOutcome.DENY, f"the policy could not',
+            'RuleOutcome.ALLOW, f"the policy could not',
         ),
         (
             "decision: a rule about one resource allows all",
-            "return tool_id == self.row and outcome is not Outcome.ALLOW",
+            "return tool_id == self.row and outcome is not RuleOutcome.ALLOW",
             "return tool_id == self.row",
         ),
     ),
     *_of(
-        "mcpregistry/gateway/identity.py",
+        "mcpregistry/gateway/caller_identity.py",
         "tests/gateway/test_lasting_doors.py tests/gateway/test_http_door.py",
         ("identity: one of two tokens", "if len(found) != 1 or", "if not found or"),
     ),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from controlplane.children import die_with_parent, stop
+from controlplane.child_processes import die_with_parent, stop
 from tests.externals import PGBOUNCER
 from tests.waiting import HANG_LIMIT, eventually
 

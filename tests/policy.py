@@ -10,12 +10,12 @@ from asgiref.sync import iscoroutinefunction
 from django.http import HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
-from controlplane.requests import POLICY
+from controlplane.request_guard import POLICY
 
 
 @sync_and_async_middleware
 def as_served(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Middleware: what ``controlplane.requests`` adds to pages that set no policy themselves.
+    """Middleware: what ``controlplane.request_guard`` adds to pages that set no policy themselves.
 
     Of both kinds: one that only knows threads would take one for each request of an asynchronous
     client.

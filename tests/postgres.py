@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from signal import SIGQUIT
 
-from controlplane.children import die_with_parent, stop
+from controlplane.child_processes import die_with_parent, stop
 from tests.waiting import HANG_LIMIT, eventually
 
 USER = "slipsnisse"

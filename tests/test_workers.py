@@ -13,7 +13,7 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
-from controlplane import embedded
+from controlplane import embedded_broker
 from controlplane.celery import app
 from tests import conftest, results
 from tests.fakes import suite as small
@@ -68,7 +68,7 @@ def test_process_has_one_site(django_db_setup: object) -> None:
     folder = conftest.VAR
     assert folder.is_dir()
     assert folder == settings.VAR_DIR == Path(os.environ["SLIPSNISSE_VAR"])
-    assert settings.CELERY_BROKER_URL == app.conf.broker_url == embedded.broker_url(folder)
+    assert settings.CELERY_BROKER_URL == app.conf.broker_url == embedded_broker.broker_url(folder)
     assert connection.vendor != "sqlite" or Path(connection.settings_dict["NAME"]).parent == folder
     assert settings.MIDDLEWARE[0] == "tests.policy.as_served"
 

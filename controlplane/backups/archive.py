@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-from controlplane.backups.passphrase import fresh_cost, locked
+from controlplane.backups.passphrase import derive_keys, fresh_cost
 from mcpregistry.domain.errors import ConfigInvalid
 
 FORMAT = 1
@@ -38,16 +38,16 @@ class Writer:
         work: int,
     ) -> None:
         cost = fresh_cost(work)
-        self._lock = locked(passphrase, cost)
+        self._lock = derive_keys(passphrase, cost)
         self._zip = gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=_LEVEL, filename="")
         said = {"slipsnisse": "backup", "format": FORMAT, **head, "passphrase": _as_json(cost)}
-        self.object(**said, keys=self._lock.seal(dict(keys), _context(said)))
+        self.write_object(**said, keys=self._lock.seal(dict(keys), _context(said)))
 
-    def object(self, **said: Any) -> None:
+    def write_object(self, **said: Any) -> None:
         """A line that says what comes."""
-        self.line(json.dumps(said).encode())
+        self.write_line(json.dumps(said).encode())
 
-    def line(self, line: bytes) -> None:
+    def write_line(self, line: bytes) -> None:
         """A line as it stands, without its end."""
         line += b"\n"
         self._lock.signature.update(line)
@@ -55,7 +55,7 @@ class Writer:
 
     def finish(self, **said: Any) -> None:
         """The last line."""
-        self.object(whole=True, **said, signature=self._lock.signature.hexdigest())
+        self.write_object(whole=True, **said, signature=self._lock.signature.hexdigest())
         self._zip.close()
 
 
@@ -68,7 +68,7 @@ class Reader:
     def __init__(self, stream: IO[bytes], passphrase: str) -> None:
         self._zip = gzip.GzipFile(fileobj=stream, mode="rb")
         first = self._read()
-        head = _parsed(first)
+        head = _parse_line(first)
         if not isinstance(head, dict) or head.get("slipsnisse") != "backup":
             raise ConfigInvalid(
                 "The file is not a backup of Slipsnisse.",
@@ -81,17 +81,17 @@ class Reader:
                 remedy="Restore it with that release or a newer one.",
             )
         sealed = head.pop("keys", "")
-        self._lock = locked(passphrase, head.get("passphrase", {}))
+        self._lock = derive_keys(passphrase, head.get("passphrase", {}))
         self.head: dict[str, Any] = head
         self.keys: dict[str, str] = self._lock.open(sealed, _context(head))
         self._lock.signature.update(first)
 
-    def lines(self) -> Iterator[Any]:
+    def read_lines(self) -> Iterator[Any]:
         """Every line after the head, parsed, up to the last, which was looked at here."""
         while line := self._read():
-            said = _parsed(line)
+            said = _parse_line(line)
             if isinstance(said, dict) and "whole" in said:
-                self._whole(said)
+                self._check_whole(said)
                 yield said
                 return
             self._lock.signature.update(line)
@@ -100,7 +100,7 @@ class Reader:
             "The backup is incomplete: it was not finished, or it was truncated.", remedy=_DAMAGED
         )
 
-    def _whole(self, said: Mapping[str, Any]) -> None:
+    def _check_whole(self, said: Mapping[str, Any]) -> None:
         if not hmac.compare_digest(
             str(said.get("signature", "")), self._lock.signature.hexdigest()
         ):
@@ -129,7 +129,7 @@ def _context(head: Mapping[str, Any]) -> bytes:
     return json.dumps(head, sort_keys=True).encode()
 
 
-def _parsed(line: bytes) -> Any:
+def _parse_line(line: bytes) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:

@@ -14,11 +14,11 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
 
 from controlplane import keys
+from controlplane.all_exposed_secrets import REMEDY, SEARCHES
 from controlplane.backups import schema
 from controlplane.backups.archive import Reader, Writer
 from controlplane.backups.passphrase import WORK
-from controlplane.backups.tables import Table, Tally, dumped
-from controlplane.open_secrets import REMEDY, SEARCHES
+from controlplane.backups.tables import BackupTable, TableTally, dump_row
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.text.display import number_of
 from mcpregistry.domain.version import VERSION
@@ -37,12 +37,14 @@ def dump(
     Nobody waits for it, unless ``alone``: then nobody else writes until it ends, as a site needs
     that moves away. ``work`` is what a guess at the passphrase costs (``WORK``).
     """
-    migrations = schema.applied(DEFAULT_DB_ALIAS)
+    migrations = schema.list_applied_migrations(DEFAULT_DB_ALIAS)
     tables = schema.tables(migrations)
-    with _one_moment(alone=alone):
+    with _open_snapshot(alone=alone):
         if alone:  # before the first look, which is what the moment begins with
             _keep_others_out(tables)
-        writer = Writer(stream, passphrase, _head(migrations), keys.written(_ring()), work or WORK)
+        writer = Writer(
+            stream, passphrase, _head(migrations), keys.dump_ring(_ring()), work or WORK
+        )
         rows = sum(_table(table, writer, say) for table in tables)
         writer.finish(tables=len(tables), rows=rows)
     return rows
@@ -63,22 +65,22 @@ def _ring() -> keys.Ring:
     return keys.Ring(settings.SECRET_KEY, dict(settings.SLIPSNISSE_KEYS))
 
 
-def _table(table: Table, writer: Writer, say: Say) -> int:
-    writer.object(table=table.label, columns=table.columns)
-    tally = Tally()
+def _table(table: BackupTable, writer: Writer, say: Say) -> int:
+    writer.write_object(table=table.label, columns=table.columns)
+    tally = TableTally()
     for row in table.read(SOURCE):
-        writer.line(dumped(row))
+        writer.write_line(dump_row(row))
         tally.add(table.canonical(row))
         if not tally.rows % PROGRESS:
             say(f"  {table.name}: {number_of(tally.rows, 'row')}")
-    writer.object(
-        end=table.label, rows=tally.rows, digest=tally.digest, next=table.next_number(SOURCE)
+    writer.write_object(
+        end=table.label, rows=tally.rows, digest=tally.digest, next=table.find_next_number(SOURCE)
     )
     return tally.rows
 
 
 @contextmanager
-def _one_moment(*, alone: bool) -> Iterator[None]:
+def _open_snapshot(*, alone: bool) -> Iterator[None]:
     """``SOURCE`` leads to the site's database, which looks to it all the time as it was at
     first."""
     source = connections[DEFAULT_DB_ALIAS].copy()
@@ -103,7 +105,7 @@ def _repeatable_read() -> object:
     return IsolationLevel.REPEATABLE_READ
 
 
-def _keep_others_out(tables: list[Table]) -> None:
+def _keep_others_out(tables: list[BackupTable]) -> None:
     """On PostgreSQL; on SQLite the transaction itself is the only writer's."""
     connection = connections[SOURCE]
     if connection.vendor != "postgresql":
@@ -135,7 +137,7 @@ def save(folder: Path, passphrase: str, say: Say) -> tuple[Path, int]:
     path = folder / name
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with open(part, "xb", opener=_private) as stream:
+        with open(part, "xb", opener=_open_private) as stream:
             rows = dump(stream, passphrase, say)
             stream.flush()
             os.fsync(stream.fileno())
@@ -163,7 +165,7 @@ def report_open_secrets(say: Say) -> None:
     DatabaseError otherwise.
     """
     # needs more of the site than a backup does
-    from controlplane.health import unapplied_migrations
+    from controlplane.health import list_unapplied_migrations
 
     found: list[str] = []
     not_searched: list[str] = []
@@ -172,7 +174,7 @@ def report_open_secrets(say: Say) -> None:
             with transaction.atomic():
                 found += search()
         except DatabaseError:
-            if not unapplied_migrations():
+            if not list_unapplied_migrations():
                 raise
             not_searched.append(rows)
     if found:
@@ -193,21 +195,21 @@ def verify(path: Path, passphrase: str) -> int:
         reader = Reader(stream, passphrase)
         tables = {table.label: table for table in schema.tables(reader.head["migrations"])}
         table = None
-        tally = Tally()
+        tally = TableTally()
         rows = 0
-        for said in reader.lines():
+        for said in reader.read_lines():
             if isinstance(said, list) and table:
                 tally.add(table.canonical(said))
             elif "table" in said:
                 table = tables[said["table"]]
-                tally = Tally()
+                tally = TableTally()
             elif "end" in said:
                 compare(said, tally)
                 rows += tally.rows
     return rows
 
 
-def compare(said: Mapping[str, Any], found: Tally) -> None:
+def compare(said: Mapping[str, Any], found: TableTally) -> None:
     """Raises ConfigInvalid unless the rows that were found are those that a table's end speaks
     of."""
     if (said["rows"], said["digest"]) != (found.rows, found.digest):
@@ -217,7 +219,7 @@ def compare(said: Mapping[str, Any], found: Tally) -> None:
         )
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 

@@ -14,14 +14,14 @@ from controlplane import keys
 from controlplane.backups import schema
 from controlplane.backups.archive import Reader
 from controlplane.backups.dumping import PROGRESS, Say, compare
-from controlplane.backups.tables import Table
-from mcpregistry.db import database_now
+from controlplane.backups.tables import BackupTable
+from mcpregistry.db import read_database_now
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.text.display import number_of
 from mcpregistry.models.guards import drop_guards
 from mcpregistry.services.records import newest_seal
 from mcpregistry.services.upkeep import reaping
-from mcpregistry.services.upkeep.invariants.calls import check
+from mcpregistry.services.upkeep.invariants.calls import check_invariants
 
 
 def load(stream: IO[bytes], passphrase: str, say: Say, *, accept_older_log: bool = False) -> int:
@@ -41,7 +41,7 @@ def load(stream: IO[bytes], passphrase: str, say: Say, *, accept_older_log: bool
     schema.build(reader.head["migrations"])
     with transaction.atomic():
         rows = _fill(reader, tables, say)
-        lost = newest_seal.what_is_lost()
+        lost = newest_seal.describe_acceptable_loss()
         if lost and not accept_older_log:
             raise Conflict(
                 f"The audit log in the backup does not match the newest one that this machine knows. {lost}",
@@ -49,7 +49,7 @@ def load(stream: IO[bytes], passphrase: str, say: Say, *, accept_older_log: bool
             )
     # to this release; and with it triggers and roles
     call_command("migrate", verbosity=0, interactive=False)
-    if ended := reaping.bury_everything(database_now()):
+    if ended := reaping.end_all_open_calls(read_database_now()):
         say(
             f"Calls that were running at the time of the backup, and now have the outcome unknown: {ended:,}."
         )
@@ -59,23 +59,23 @@ def load(stream: IO[bytes], passphrase: str, say: Say, *, accept_older_log: bool
     return rows
 
 
-def problems() -> Iterator[str]:
+def find_problems() -> Iterator[str]:
     """What is wrong with the site's records: a restored one has nothing wrong that the original had
     not."""
-    for finding in check(timezone.now()):  # the audit log's chains among them
+    for finding in check_invariants(timezone.now()):  # the audit log's chains among them
         if finding.violations:
             yield f"Failed {number_of(finding.violations, 'time')}: {finding.rule} {'; '.join(finding.examples)}"
 
 
-def _fill(reader: Reader, tables: dict[str, Table], say: Say) -> int:
+def _fill(reader: Reader, tables: dict[str, BackupTable], say: Say) -> int:
     drop_guards()  # the audit log would refuse to be emptied, and every row would be told of
     for table in tables.values():
         _clear(table)
     ends = []
-    lines = reader.lines()
+    lines = reader.read_lines()
     for said in lines:
         if "table" in said:
-            ends.append(_take(_named(said, tables), lines, say))
+            ends.append(_take(_find_table(said, tables), lines, say))
     for table, end in ends:
         _finish(table, end)
     _check_references()
@@ -88,11 +88,11 @@ def _fill(reader: Reader, tables: dict[str, Table], say: Say) -> int:
     return sum(end["rows"] for _, end in ends)
 
 
-def _take(table: Table, lines: Iterator[Any], say: Say) -> tuple[Table, dict[str, Any]]:
+def _take(table: BackupTable, lines: Iterator[Any], say: Say) -> tuple[BackupTable, dict[str, Any]]:
     """Insert the rows up to the table's end. Returns what that says."""
     end: dict[str, Any] = {}
 
-    def rows() -> Iterator[list[Any]]:
+    def read_rows() -> Iterator[list[Any]]:
         for number, said in enumerate(lines, 1):
             if isinstance(said, dict):
                 end.update(said)
@@ -101,11 +101,11 @@ def _take(table: Table, lines: Iterator[Any], say: Say) -> tuple[Table, dict[str
                 say(f"  {table.name}: {number_of(number, 'row')}")
             yield said
 
-    table.insert(rows(), DEFAULT_DB_ALIAS)
+    table.insert(read_rows(), DEFAULT_DB_ALIAS)
     return table, end
 
 
-def _named(said: dict[str, Any], tables: dict[str, Table]) -> Table:
+def _find_table(said: dict[str, Any], tables: dict[str, BackupTable]) -> BackupTable:
     table = tables.get(said["table"])
     if table is None or table.columns != said["columns"]:
         raise ConfigInvalid(
@@ -115,12 +115,12 @@ def _named(said: dict[str, Any], tables: dict[str, Table]) -> Table:
     return table
 
 
-def _clear(table: Table) -> None:
+def _clear(table: BackupTable) -> None:
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
         cursor.execute(f"DELETE FROM {cursor.db.ops.quote_name(table.name)}")  # noqa: S608
 
 
-def _finish(table: Table, end: dict[str, Any]) -> None:
+def _finish(table: BackupTable, end: dict[str, Any]) -> None:
     """What the database holds now is what was written, and it goes on counting where the other one
     did."""
     table.count_from(end["next"], DEFAULT_DB_ALIAS)

@@ -43,7 +43,7 @@ class Cost:
 
 
 @dataclass(slots=True, repr=False)
-class Lock:
+class PassphraseKeys:
     """Two keys that were derived from one passphrase."""
 
     sealing: bytes
@@ -78,7 +78,7 @@ def fresh_cost(work: int) -> Cost:
     return Cost(base64.b64encode(os.urandom(16)).decode(), work)
 
 
-def locked(passphrase: str, cost: Mapping[str, Any] | Cost) -> Lock:
+def derive_keys(passphrase: str, cost: Mapping[str, Any] | Cost) -> PassphraseKeys:
     """The keys that the passphrase stands for. Raises ConfigInvalid where a file asks for too much
     work."""
     try:
@@ -90,10 +90,10 @@ def locked(passphrase: str, cost: Mapping[str, Any] | Cost) -> Lock:
         )
     except (TypeError, ValueError) as error:
         raise ConfigInvalid(
-            "The file does not contain valid values for deriving its key from the passphrase.",
+            "The file is damaged: values are missing or not valid that are needed to calculate the key from the passphrase.",
             remedy="Use another copy of the file.",
         ) from error
-    return Lock(sealing=key[:32], signing=key[32:])
+    return PassphraseKeys(sealing=key[:32], signing=key[32:])
 
 
 def ask(of: str, *, new: bool) -> str:
@@ -103,7 +103,7 @@ def ask(of: str, *, new: bool) -> str:
     Never an argument: those are seen by everybody on the machine. Raises ConfigInvalid where there
     is none.
     """
-    given = env.text(VARIABLE) or _typed(of, new=new)
+    given = env.text(VARIABLE) or _prompt_passphrase(of, new=new)
     if new and len(given) < SHORTEST:
         raise ConfigInvalid(
             f"The passphrase must have at least {SHORTEST} characters.",
@@ -112,7 +112,7 @@ def ask(of: str, *, new: bool) -> str:
     return given
 
 
-def _typed(of: str, *, new: bool) -> str:
+def _prompt_passphrase(of: str, *, new: bool) -> str:
     if not sys.stdin.isatty():
         raise ConfigInvalid(
             "A passphrase is required.",

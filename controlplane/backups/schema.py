@@ -12,7 +12,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
-from controlplane.backups.tables import Table
+from controlplane.backups.tables import BackupTable
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.migrations import FIRST_MIGRATION
 
@@ -35,7 +35,7 @@ _MADE_BY_MIGRATE = {
 }
 
 
-def applied(using: str) -> Migrations:
+def list_applied_migrations(using: str) -> Migrations:
     """The migrations that this database has seen."""
     found: dict[str, list[str]] = defaultdict(list)
     for app, name in sorted(MigrationRecorder(connections[using]).applied_migrations()):
@@ -43,7 +43,7 @@ def applied(using: str) -> Migrations:
     return dict(found)
 
 
-def tables(migrations: Migrations) -> list[Table]:
+def tables(migrations: Migrations) -> list[BackupTable]:
     """Return every table after these migrations, sorted by name.
 
     Raises:
@@ -63,7 +63,9 @@ def tables(migrations: Migrations) -> list[Table]:
             remedy="Restore it with that release or a newer one.",
         )
     models = loader.project_state(nodes).apps.get_models(include_auto_created=True)
-    found = [Table(model) for model in models if model._meta.managed and not model._meta.proxy]
+    found = [
+        BackupTable(model) for model in models if model._meta.managed and not model._meta.proxy
+    ]
     return sorted(
         (table for table in found if table.label not in LEFT_OUT), key=lambda table: table.label
     )
@@ -90,7 +92,7 @@ def refuse_unless_empty() -> None:
 def build(migrations: Migrations) -> None:
     """Make the site's database, which is empty, one with exactly these migrations."""
     nodes = {*_nodes(migrations)}
-    if nodes == {*_nodes(applied(DEFAULT_DB_ALIAS))}:
+    if nodes == {*_nodes(list_applied_migrations(DEFAULT_DB_ALIAS))}:
         return
     _drop()
     executor = MigrationExecutor(connections[DEFAULT_DB_ALIAS])

@@ -14,14 +14,14 @@ from uuid import UUID
 
 from django.db import DatabaseError, connections, models, transaction
 
-from mcpregistry.db import streamed
+from mcpregistry.db import stream_rows
 from mcpregistry.domain.errors import ConfigInvalid
 
 _BATCH = 500  # rows of one statement
 
 
 @dataclass(slots=True)
-class Tally:
+class TableTally:
     """How many rows, and a digest of them that does not depend on their order."""
 
     rows: int = 0
@@ -37,7 +37,7 @@ class Tally:
         return f"{self._sum:064x}"
 
 
-class Table:
+class BackupTable:
     """One table, as the model describes it that the migrations make of it."""
 
     def __init__(self, model: type[models.Model]) -> None:
@@ -57,11 +57,11 @@ class Table:
     def read(self, using: str) -> Iterator[Sequence[Any]]:
         """Every row, a chunk at a time."""
         rows = self.model._base_manager.using(using).order_by("pk")
-        return streamed(rows.values_list(*self.columns), _BATCH)
+        return stream_rows(rows.values_list(*self.columns), _BATCH)
 
-    def tally(self, using: str) -> Tally:
+    def tally(self, using: str) -> TableTally:
         """Of what the table holds now."""
-        tally = Tally()
+        tally = TableTally()
         for row in self.read(using):
             tally.add(self.canonical(row))
         return tally
@@ -73,14 +73,14 @@ class Table:
             row = [*row]
             for place in self._json:
                 row[place] = _plain(row[place])
-        return dumped(row)
+        return dump_row(row)
 
     def insert(self, rows: Iterable[list[Any]], using: str) -> None:
         """Write rows that came as JSON. Raises ConfigInvalid, naming the row that the database does
         not take."""
         source = iter(rows)
         while batch := list(islice(source, _BATCH)):
-            prepared = [self._prepared(row, using) for row in batch]
+            prepared = [self._prepare_row(row, using) for row in batch]
             try:
                 self._execute(prepared, using)
             except DatabaseError:
@@ -95,12 +95,13 @@ class Table:
             insert = f"INSERT INTO {quoted(self.name)} ({columns}) VALUES ({marks})"  # noqa: S608 -- tables of ours
             cursor.executemany(insert, rows)
 
-    def _prepared(self, row: list[Any], using: str) -> list[Any]:
+    def _prepare_row(self, row: list[Any], using: str) -> list[Any]:
         return [
-            self._stored(field, value, using) for field, value in zip(self.fields, row, strict=True)
+            self._prepare_value(field, value, using)
+            for field, value in zip(self.fields, row, strict=True)
         ]
 
-    def _stored(self, field: Any, value: Any, using: str) -> Any:
+    def _prepare_value(self, field: Any, value: Any, using: str) -> Any:
         connection = connections[using]
         if value is None and isinstance(field, models.JSONField) and not field.null:
             # JSON's null, which is a value
@@ -122,7 +123,7 @@ class Table:
     # Numbers that the database gives out itself: also those that were deleted are never given out
     # again.
 
-    def next_number(self, using: str) -> int | None:
+    def find_next_number(self, using: str) -> int | None:
         """The number of the next new row; None where rows are not numbered by the database."""
         if self._counted is None:
             return None
@@ -153,7 +154,7 @@ class Table:
                 )
 
 
-def dumped(row: Sequence[Any]) -> bytes:
+def dump_row(row: Sequence[Any]) -> bytes:
     """A row as one line of JSON; what JSON does not know is text, from which its column takes it
     back."""
     return json.dumps(row, default=_as_text, separators=(",", ":"), sort_keys=True).encode()

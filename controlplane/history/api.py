@@ -14,27 +14,34 @@ from django.utils import timezone
 from ninja import Query, Schema
 from pydantic import Field
 
-from controlplane.configuration.kinds import Kind
-from controlplane.history import listing, past
-from controlplane.history.proposals import Items, Proposal, carry_out, propose, reason_at, reason_of
-from controlplane.history.rights import may_change, may_see
+from controlplane.configuration.record_kinds import RecordKind
+from controlplane.history import past_versions, version_lists
+from controlplane.history.proposals import (
+    Items,
+    RestoreProposal,
+    carry_out,
+    propose,
+    reason_at,
+    reason_of,
+)
+from controlplane.history.restore_rights import may_change, may_see
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, principal
-from mcpregistry.api.once import once
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.permissions import TABLE, Rule
-from mcpregistry.api.routes import Routes
-from mcpregistry.api.schemas.basics import Input, Page, Problem, Text, When, capped
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
+from mcpregistry.api.permissions import TABLE, OperationRule
+from mcpregistry.api.schemas.basics import Page, Problem, StrictInput, Text, When, cap_text
 from mcpregistry.api.v1 import api
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Denied, SlipsnisseError
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.queries.versions import Version
 
 # Which records somebody may read and put back depends on their kind, which is in the request: the
 # operations ask further.
-_READ = Rule("view_configuration")
-_SITE = Rule("change_configuration")
+_READ = OperationRule("view_configuration")
+_SITE = OperationRule("change_configuration")
 TABLE.update(
     {
         "GET /history": _READ,
@@ -44,7 +51,7 @@ TABLE.update(
         "POST /config/as-of": _SITE,
     }
 )
-router = Routes(tags=["history"])
+router = PermissionRouter(tags=["history"])
 # characters
 _DIFF = 200_000
 _VALUE = 2_000
@@ -116,7 +123,7 @@ class VersionDetail(VersionOut):
     problem: str
 
 
-class Restore(Input):
+class Restore(StrictInput):
     """``shown``: fingerprint of the proposal that you read. If something else was changed since,
     nothing is changed."""
 
@@ -148,23 +155,27 @@ def list_history(
     Without a kind, there is one page with at most 50 versions.
     """
     if kind is None:
-        newest = listing.newest(lambda model: may_see(_person(request), model))
-        return Page[VersionOut](items=_listed(newest[:limit]), next=None)
+        newest = version_lists.newest(lambda model: may_see(_person(request), model))
+        return Page[VersionOut](items=_list_versions(newest[:limit]), next=None)
     of_kind = _kind(request, kind)
-    rows = listing.rows_of(of_kind) if record is None else listing.of_record(of_kind, record)
-    part = page(rows, order=("-history_id",), limit=limit, cursor=cursor, show=lambda row: row)
+    rows = (
+        version_lists.rows_of(of_kind)
+        if record is None
+        else version_lists.of_record(of_kind, record)
+    )
+    part = read_page(rows, order=("-history_id",), limit=limit, cursor=cursor, show=lambda row: row)
     if record is None or not part.items:
-        return Page[VersionOut](items=_listed(part.items), next=part.next)
-    said = listing.in_words(rows.filter(history_id__lte=part.items[0].history_id), limit)
+        return Page[VersionOut](items=_list_versions(part.items), next=part.next)
+    said = version_lists.in_words(rows.filter(history_id__lte=part.items[0].history_id), limit)
     changes = {each.number: _changes(each) for each in said}
     here = [row for row in part.items if row.history_id in changes]
-    return Page[VersionOut](items=_listed(here, changes), next=part.next)
+    return Page[VersionOut](items=_list_versions(here, changes), next=part.next)
 
 
 @router.get("/history/{kind}/{version_id}", response=VersionDetail)
 def get_version(request: HttpRequest, kind: Section, version_id: lookup.Id) -> VersionDetail:
     """Get one version, and what restoring it would change now. This operation changes nothing."""
-    row, words = listing.one(_kind(request, kind), version_id)
+    row, words = version_lists.one(_kind(request, kind), version_id)
     proposal = None
     problem = ""
     try:
@@ -173,8 +184,8 @@ def get_version(request: HttpRequest, kind: Section, version_id: lookup.Id) -> V
             propose(_items(row), actor=actor(request), user=_person(request)), saved=False
         )
     except SlipsnisseError as error:
-        problem = printable(str(error), _VALUE)
-    out = _out(row, listing.names_of([row])[0]) | {"changes": _changes(words)}
+        problem = show_invisible_characters(str(error), _VALUE)
+    out = _out(row, version_lists.names_of([row])[0]) | {"changes": _changes(words)}
     return VersionDetail(**out, proposal=proposal, problem=problem)
 
 
@@ -185,9 +196,9 @@ def restore_version(
 ) -> RestoreOut:
     """Restore one version. Checks and permissions are those of an edit, and confirmations are
     required again."""
-    row, _ = listing.one(_kind(request, kind), version_id)
+    row, _ = version_lists.one(_kind(request, kind), version_id)
     _check_may_change(request, row)
-    return _done(request, _items(row), payload.shown, reason_of(row))
+    return _carry_out(request, _items(row), payload.shown, reason_of(row))
 
 
 @router.get("/config/as-of", response={200: RestoreOut, 409: Problem})
@@ -195,7 +206,9 @@ def propose_site(request: HttpRequest, *, at: When) -> RestoreOut:
     """Show what restoring the whole configuration as of a time would change. This operation changes
     nothing."""
     moment = min(at, timezone.now())
-    found = propose(lambda: past.at(moment), actor=actor(request), user=_person(request))
+    found = propose(
+        lambda: past_versions.list_items_at(moment), actor=actor(request), user=_person(request)
+    )
     return _proposal(found, saved=False, kept=_since(moment))
 
 
@@ -204,8 +217,12 @@ def propose_site(request: HttpRequest, *, at: When) -> RestoreOut:
 def restore_site(request: HttpRequest, payload: RestoreSite) -> RestoreOut:
     """Restore the whole configuration as of a time, in one transaction, exactly as it was shown."""
     moment = min(payload.at, timezone.now())
-    return _done(
-        request, lambda: past.at(moment), payload.shown, reason_at(moment), kept=_since(moment)
+    return _carry_out(
+        request,
+        lambda: past_versions.list_items_at(moment),
+        payload.shown,
+        reason_at(moment),
+        kept=_since(moment),
     )
 
 
@@ -215,11 +232,11 @@ def _person(request: HttpRequest) -> User:
     return user
 
 
-def _kind(request: HttpRequest, section: str) -> Kind:
-    kind = listing.kind_named(section)
+def _kind(request: HttpRequest, section: str) -> RecordKind:
+    kind = version_lists.kind_named(section)
     if not may_see(_person(request), kind.model):
         raise Denied(
-            error_texts.not_permitted("view", kind.section),
+            error_texts.say_not_permitted("view", kind.section),
             remedy="Ask an administrator for a role with this permission.",
         )
     return kind
@@ -227,18 +244,18 @@ def _kind(request: HttpRequest, section: str) -> Kind:
 
 def _check_may_change(request: HttpRequest, row: Any) -> None:
     if not may_change(_person(request), row.instance_type):
-        what = listing.section_of(row)
+        what = version_lists.section_of(row)
         raise Denied(
-            error_texts.not_permitted("change", what),
+            error_texts.say_not_permitted("change", what),
             remedy="Ask an administrator for a role with this permission.",
         )
 
 
 def _items(row: Any) -> Items:
-    return lambda: [listing.item_of(row)]
+    return lambda: [version_lists.item_of(row)]
 
 
-def _done(
+def _carry_out(
     request: HttpRequest, items: Items, shown: str, reason: str, kept: Iterable[str] = ()
 ) -> RestoreOut:
     done = carry_out(items, actor=actor(request), user=_person(request), shown=shown, reason=reason)
@@ -246,28 +263,31 @@ def _done(
 
 
 def _since(moment: datetime) -> list[str]:
-    return [f"{kind.section}: {printable(name, 100)}" for kind, name in past.since(moment)]
+    return [
+        f"{kind.section}: {show_invisible_characters(name, 100)}"
+        for kind, name in past_versions.since(moment)
+    ]
 
 
-def _proposal(found: Proposal, *, saved: bool, kept: Iterable[str] = ()) -> RestoreOut:
+def _proposal(found: RestoreProposal, *, saved: bool, kept: Iterable[str] = ()) -> RestoreOut:
     report = found.report
-    diff = "" if found.empty else capped("\n".join(found.lines), _DIFF)
+    diff = "" if found.empty else cap_text("\n".join(found.lines), _DIFF)
     return RestoreOut(
         saved=saved,
         diff=diff,
         made=report.made,
         changed=report.changed,
         removed=report.removed,
-        notes=[printable(note, _VALUE) for note in report.notes],
+        notes=[show_invisible_characters(note, _VALUE) for note in report.notes],
         kept=[*kept],
         shown=found.shown,
     )
 
 
-def _listed(
+def _list_versions(
     rows: list[Any], changes: Mapping[int, list[ChangeOfField]] | None = None
 ) -> list[VersionOut]:
-    names = listing.names_of(rows)
+    names = version_lists.names_of(rows)
     known = changes or {}
     return [
         VersionOut(**_out(row, name), changes=known.get(row.history_id))
@@ -278,7 +298,7 @@ def _listed(
 def _out(row: Any, name: str) -> dict[str, Any]:
     return {
         "id": row.history_id,
-        "kind": listing.section_of(row),
+        "kind": version_lists.section_of(row),
         "record": name,
         "what": _WORDS[row.history_type],
         "at": row.history_date,
@@ -289,7 +309,7 @@ def _out(row: Any, name: str) -> dict[str, Any]:
 
 def _changes(words: Version) -> list[ChangeOfField]:
     cut = [
-        (field, capped(before, _VALUE), capped(after, _VALUE))
+        (field, cap_text(before, _VALUE), cap_text(after, _VALUE))
         for field, before, after in words.changes
     ]
     return [ChangeOfField(field=field, before=before, after=after) for field, before, after in cut]

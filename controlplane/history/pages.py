@@ -22,13 +22,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 from unfold.widgets import UnfoldAdminSplitDateTimeWidget
 
-from controlplane.history import listing, past, undoing
+from controlplane.history import past_versions, undo_changes, version_lists
 from controlplane.history.proposals import Items, carry_out, propose, reason_at, reason_of
-from controlplane.history.recording import LATEST
-from controlplane.history.rights import may_change, may_see
+from controlplane.history.restore_rights import may_change, may_see
+from controlplane.history.version_recording import LATEST
 from mcpregistry.admin.base import actor
 from mcpregistry.domain.errors import Conflict, Denied, NotFound, SlipsnisseError
-from mcpregistry.domain.text.display import kind_and_name, printable
+from mcpregistry.domain.text.display import name_with_kind, show_invisible_characters
 
 _SITE = "mcpregistry.change_configuration"
 
@@ -36,16 +36,16 @@ _SITE = "mcpregistry.change_configuration"
 def version(request: HttpRequest, label: str, number: int) -> HttpResponse:
     """What putting one version back would change; a POST does exactly that."""
     try:
-        found = past.find(label, number)
+        found = past_versions.find(label, number)
     except NotFound as error:
-        return _refused(request, error, reverse("admin:index"))
+        return _redirect_with_error(request, error, reverse("admin:index"))
     if not may_change(request.user, found.instance_type):
         raise PermissionDenied
-    name = printable(past.named(found), 200)
+    name = show_invisible_characters(past_versions.name_version(found), 200)
     at = f"{timezone.localtime(found.history_date):%-d %b %Y %H:%M:%S}"
-    return _proposed(
+    return _show_proposal(
         request,
-        lambda: [past.item_of(found)],
+        lambda: [past_versions.item_of(found)],
         title=_("%(record)s, as of %(time)s") % {"record": name, "time": at},
         reason=reason_of(found),
         back=_page_of(found),
@@ -84,17 +84,20 @@ def site(request: HttpRequest) -> HttpResponse:
         return HttpResponseRedirect(f"{request.path}?at={int(form.cleaned_data['at'].timestamp())}")
     more: dict[str, Any] = {"form": form, "may": request.user.has_perm(_SITE)}
     if moment is None:
-        return _shown(request, _("History of the site"), more | {"newest": newest(request)})
+        return _render_page(request, _("History of the site"), more | {"newest": newest(request)})
     if not request.user.has_perm(_SITE):
         raise PermissionDenied
     title = _("The site, as of %(time)s") % {
         "time": f"{timezone.localtime(moment):%-d %b %Y %H:%M:%S}"
     }
     more["moment"] = moment
-    more["since"] = [f"{kind.section}: {printable(name, 100)}" for kind, name in past.since(moment)]
-    return _proposed(
+    more["since"] = [
+        f"{kind.section}: {show_invisible_characters(name, 100)}"
+        for kind, name in past_versions.since(moment)
+    ]
+    return _show_proposal(
         request,
-        lambda: past.at(moment),
+        lambda: past_versions.list_items_at(moment),
         title=title,
         reason=reason_at(moment),
         back=reverse("history-site"),
@@ -114,13 +117,13 @@ def undo(request: HttpRequest) -> HttpResponse:
                 "There is nothing to undo.",
                 remedy="Restore an earlier version from the history of a record.",
             )
-        if request.POST.get("at") != undoing.identity(kept):
+        if request.POST.get("at") != undo_changes.identity(kept):
             raise Conflict(
                 "You have made another change after this one.",
                 remedy="Reload the page to see what can be undone now.",
             )
         request.session.pop(LATEST)
-        report = undoing.undo(
+        report = undo_changes.undo(
             made=kept["made"],
             at=datetime.fromtimestamp(kept["at"], UTC),
             user=request.user,  # type: ignore[arg-type]
@@ -128,7 +131,7 @@ def undo(request: HttpRequest) -> HttpResponse:
             now=timezone.now(),
         )
     except SlipsnisseError as error:
-        return _refused(request, error, back)
+        return _redirect_with_error(request, error, back)
     request.session.pop(LATEST, None)
     _tell(request, _("The change was undone."), report.notes)
     return HttpResponseRedirect(_page_or_list(request, back))
@@ -143,19 +146,21 @@ def latest(request: HttpRequest) -> dict[str, Any]:
         or not request.user.is_authenticated
     ):
         return {}
-    return {"undoable": SimpleLazyObject(lambda: undoing.latest(request.session, timezone.now()))}
+    return {
+        "undoable": SimpleLazyObject(lambda: undo_changes.latest(request.session, timezone.now()))
+    }
 
 
 def newest(request: HttpRequest) -> list[Any]:
     """The newest versions of what the person may see, and whether they may put each of them
     back."""
-    rows = listing.newest(lambda model: may_see(request.user, model))
+    rows = version_lists.newest(lambda model: may_see(request.user, model))
     metas = [(row, row.instance_type._meta) for row in rows]
     return [
         (
             row,
             meta.label_lower,
-            kind_and_name(meta.verbose_name, past.named(row)),
+            name_with_kind(meta.verbose_name, past_versions.name_version(row)),
             _can_be_put_back(request, row),
         )
         for row, meta in metas
@@ -169,7 +174,7 @@ def _can_be_put_back(request: HttpRequest, row: Any) -> bool:
 # Parts of a page
 
 
-def _proposed(
+def _show_proposal(
     request: HttpRequest,
     items: Items,
     *,
@@ -186,30 +191,30 @@ def _proposed(
             done = carry_out(
                 items, actor=actor(request), user=request.user, shown=shown, reason=reason
             )
-            _tell(request, _counted(done.report), done.report.notes)
+            _tell(request, _summarize_report(done.report), done.report.notes)
             return HttpResponseRedirect(
                 back if not done.report.removed else reverse("history-site")
             )
     except SlipsnisseError as error:
-        problem = printable(str(error), 2_000)
+        problem = show_invisible_characters(str(error), 2_000)
     try:
         more["proposal"] = propose(items, actor=actor(request), user=request.user)
     except Denied as error:
-        problem = printable(str(error), 2_000)
+        problem = show_invisible_characters(str(error), 2_000)
         status = 403
     except SlipsnisseError as error:
-        problem = problem or printable(str(error), 2_000)
-    return _shown(request, title, more | {"problem": problem, "back": back}, status=status)
+        problem = problem or show_invisible_characters(str(error), 2_000)
+    return _render_page(request, title, more | {"problem": problem, "back": back}, status=status)
 
 
-def _shown(
+def _render_page(
     request: HttpRequest, title: str, context: dict[str, Any], status: int = 200
 ) -> HttpResponse:
     whole = admin.site.each_context(request) | {"title": title} | context
     return TemplateResponse(request, "history/page.html", whole, status=status)
 
 
-def _counted(report: Any) -> str:
+def _summarize_report(report: Any) -> str:
     parts = [
         (report.changed, _("changed")),
         (report.made, _("added again")),
@@ -226,17 +231,17 @@ def _counted(report: Any) -> str:
 def _tell(request: HttpRequest, told: str, notes: Sequence[str]) -> None:
     messages.success(request, told)
     for note in notes[:20]:
-        messages.warning(request, printable(note, 500))
+        messages.warning(request, show_invisible_characters(note, 500))
 
 
-def _refused(request: HttpRequest, error: SlipsnisseError, where: str) -> HttpResponse:
-    messages.error(request, printable(str(error), 1_000))
+def _redirect_with_error(request: HttpRequest, error: SlipsnisseError, where: str) -> HttpResponse:
+    messages.error(request, show_invisible_characters(str(error), 1_000))
     return HttpResponseRedirect(where)
 
 
 def _page_of(found: Any) -> str:
     meta = found.instance_type._meta
-    live = past.live_row(found)
+    live = past_versions.live_row(found)
     try:
         if live is None:
             return reverse(f"admin:{meta.app_label}_{meta.model_name}_changelist")

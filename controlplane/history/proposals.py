@@ -11,17 +11,19 @@ from typing import Any
 
 from django.db import transaction
 
-from controlplane.configuration.kinds import KINDS, Kind
-from controlplane.configuration.reading import Item, Report, put
-from controlplane.configuration.values import Secrets
-from controlplane.history.recording import because, noting
-from controlplane.history.rights import Person, check, requirements
+from controlplane.configuration.document_import import DocumentItem, DocumentReport, put
+from controlplane.configuration.document_values import Secrets
+from controlplane.configuration.record_kinds import KINDS, RecordKind
+from controlplane.history.restore_rights import Person, check, requirements
+from controlplane.history.version_recording import collect_versions, set_reason
+from mcpregistry.domain.caller_rights import grant_all_rights
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.formats import text
-from mcpregistry.domain.rights import all_rights
-from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.domain.text.canonical import encode_lossy_json, hash_parts
 
-Items = Callable[[], Iterable[Item]]  # they are read anew each time: trying them changes them
+Items = Callable[
+    [], Iterable[DocumentItem]
+]  # they are read anew each time: trying them changes them
 _ORDER = {kind.section: number for number, kind in enumerate(KINDS)}
 _CONTEXT = 3  # lines around a difference
 Records = dict[str, list[str]]  # the lines of each record, by its section and name
@@ -30,14 +32,14 @@ MARKS = {(True, True): "@", (False, True): "+", (True, False): "-"}
 
 
 @dataclass(frozen=True)
-class Proposal:
+class RestoreProposal:
     """``lines``: the difference of each record under its name, in the words of the site's document,
     secrets by name; ``report``: what would be made and changed, with what then waits for a person;
     ``shown``: the fingerprint of all that.
     """
 
     lines: list[str]
-    report: Report
+    report: DocumentReport
     shown: str
 
     @property
@@ -46,20 +48,20 @@ class Proposal:
         return not (self.report.made or self.report.changed or self.report.removed)
 
 
-def propose(items: Items, *, actor: str, user: Person | None = None) -> Proposal:
+def propose(items: Items, *, actor: str, user: Person | None = None) -> RestoreProposal:
     """Try it, keep nothing of it, and say what it would do. Raises ConfigInvalid for what cannot be
     so any more, Denied where ``user`` may not do it."""
-    with noting():
-        return _done(items, actor, user, save=False)
+    with collect_versions():
+        return _run_proposal(items, actor, user, save=False)
 
 
 def carry_out(
     items: Items, *, actor: str, shown: str, reason: str, user: Person | None = None
-) -> Proposal:
+) -> RestoreProposal:
     """Do exactly what was shown. Raises Conflict, and changes nothing, where by now it would be
     something else; else as ``propose``."""
-    with transaction.atomic(), because(reason):
-        proposal = _done(items, actor, user, save=True)
+    with transaction.atomic(), set_reason(reason):
+        proposal = _run_proposal(items, actor, user, save=True)
         if proposal.shown != shown:
             raise Conflict(
                 "The configuration was changed after these changes were shown.",
@@ -78,15 +80,19 @@ def reason_at(moment: datetime) -> str:
     return f"restored the site as of {moment:%Y-%m-%d %H:%M}"
 
 
-def _done(items: Items, actor: str, user: Person | None, *, save: bool) -> Proposal:
+def _run_proposal(items: Items, actor: str, user: Person | None, *, save: bool) -> RestoreProposal:
     ordered = in_order(items())
     required = [] if user is None else requirements(ordered)
     kinds = [kind for kind in KINDS if any(item.kind is kind for item in ordered)]
-    before = _said(kinds)
+    before = _read_records(kinds)
     seen: list[tuple[Records, dict[str, Any]]] = []
-    rights = all_rights if user is None else user.has_perm
+    rights = grant_all_rights if user is None else user.has_perm
     report = put(
-        ordered, actor=actor, rights=rights, save=save, after=lambda: seen.append(_said(kinds))
+        ordered,
+        actor=actor,
+        rights=rights,
+        save=save,
+        after=lambda: seen.append(_read_records(kinds)),
     )
     if user is not None:
         touched = {*report.made, *report.changed, *report.removed}
@@ -95,36 +101,38 @@ def _done(items: Items, actor: str, user: Person | None, *, save: bool) -> Propo
         )
     after = seen[0] if seen else before
     lines = [*_lines(before[0], after[0]), *_secrets(before[1], after[1])]
-    return Proposal(
+    return RestoreProposal(
         lines,
         report,
-        digest("proposal", stored([lines, report.made, report.changed, report.removed])),
+        hash_parts(
+            "proposal", encode_lossy_json([lines, report.made, report.changed, report.removed])
+        ),
     )
 
 
-def in_order(items: Iterable[Item]) -> list[Item]:
+def in_order(items: Iterable[DocumentItem]) -> list[DocumentItem]:
     """As they can be done: what is removed first, what others hang on last; what is made in the
     document's order."""
     return sorted(items, key=_place)
 
 
-def _place(item: Item) -> tuple[int, int]:
+def _place(item: DocumentItem) -> tuple[int, int]:
     number = _ORDER[item.kind.section]
     return (0, -number) if item.entry is None else (1, number)
 
 
-def _said(kinds: Sequence[Kind]) -> tuple[Records, dict[str, Any]]:
+def _read_records(kinds: Sequence[RecordKind]) -> tuple[Records, dict[str, Any]]:
     """The document's lines about each record of these kinds, and the secrets that they name."""
     secrets = Secrets()
     records = {
-        f"{kind.section}: {name}": _written(kind.entry(name, row, secrets))
+        f"{kind.section}: {name}": _dump_lines(kind.entry(name, row, secrets))
         for kind in kinds
         for name, row in kind.all()
     }
     return records, secrets.found
 
 
-def _written(entry: Any) -> list[str]:
+def _dump_lines(entry: Any) -> list[str]:
     return text.dump(entry, as_yaml=True).splitlines() if entry else []
 
 

@@ -17,7 +17,7 @@ def nothing(
 ) -> dict[str, Any]:
     """An own page (by the name of its address) with nothing to show. ``narrowed``: whether somebody
     has searched or chosen; ``everything``: the query without that."""
-    return _said(context, page) | {"narrowed": narrowed, "everything": everything}
+    return _describe_list(context, page) | {"narrowed": narrowed, "everything": everything}
 
 
 @register.inclusion_tag("web/nothing.html", takes_context=True)
@@ -27,7 +27,7 @@ def nothing_of(context: dict[str, Any], changelist: Any) -> dict[str, Any]:
     opts = changelist.opts
     kept = {"p", "o", "all", "_popup", "_to_field", "_facets", "e"}  # these narrow nothing
     narrowed = bool(changelist.query or set(changelist.params) - kept)
-    said = _said(context, opts.label_lower)
+    said = _describe_list(context, opts.label_lower)
     return said | {
         "narrowed": narrowed,
         "everything": "?_popup=1" if changelist.is_popup else "?",
@@ -39,7 +39,7 @@ def nothing_of(context: dict[str, Any], changelist: Any) -> dict[str, Any]:
     }
 
 
-def _said(context: dict[str, Any], key: str) -> dict[str, Any]:
+def _describe_list(context: dict[str, Any], key: str) -> dict[str, Any]:
     empty = LISTS.get(key)
     link = may_open(empty.url, context["request"]) if empty else ""
     return {"empty": empty, "link": link, "popup": context.get("is_popup")}

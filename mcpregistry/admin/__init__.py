@@ -12,14 +12,14 @@ from mcpregistry.admin import (
     install,
     invitation,
     notifications,
-    operations,
-    people,
     project_file,
     registry,
     rules,
     server,
+    server_activity,
     tokens,
     tool,
+    users_and_groups,
 )
 
 __all__ = [
@@ -34,12 +34,12 @@ __all__ = [
     "install",
     "invitation",
     "notifications",
-    "operations",
-    "people",
     "project_file",
     "registry",
     "rules",
     "server",
+    "server_activity",
     "tokens",
     "tool",
+    "users_and_groups",
 ]

@@ -17,20 +17,20 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from mcpregistry.admin.base import RecordAdmin, Verb, actor
-from mcpregistry.admin.budgets import lines_of
-from mcpregistry.admin.by_name import by_name, choice
+from mcpregistry.admin.budgets import list_budget_lines
+from mcpregistry.admin.disable_confirmation import AsksWhenSwitchedOff
 from mcpregistry.admin.energy import level_of
 from mcpregistry.admin.fields import WordsField
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.admin.issue_token import IssueTokenPage
-from mcpregistry.admin.switching_off import AsksWhenSwitchedOff
+from mcpregistry.admin.name_filters import by_name, choice
 from mcpregistry.admin.tokens import ExpiryFilter, TokenInline
 from mcpregistry.calls import catalog
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Agent, Endpoint, EnergyPool, Grant, Workspace
 from mcpregistry.queries import consequences, definitions
 from mcpregistry.services.access import agents, grants
-from mcpregistry.services.policy.table import why_nothing
+from mcpregistry.services.policy.table import find_commonest_cause
 
 MAY_GRANT = "mcpregistry.add_grant"
 _SHOWN = 200  # tools, and grants, on an agent's page
@@ -167,23 +167,23 @@ class AgentAdmin(AsksWhenSwitchedOff):
     def overview(self, request: HttpRequest, row: Agent) -> dict[str, Any]:
         endpoints = choice("endpoint", request)
         chosen = endpoints.row
-        seen = catalog.catalogue_now(row, chosen, now=timezone.now()) if chosen else None
+        seen = catalog.build_current_catalogue(row, chosen, now=timezone.now()) if chosen else None
         return {
             "agent": row,
             "choice": endpoints,
             "chosen": chosen,
             "seen": list(seen.entries.items())[:_SHOWN] if seen else [],
             "unseen": max(len(seen.entries) - _SHOWN, 0) if seen else 0,
-            "cause": why_nothing(row, chosen, timezone.now())
+            "cause": find_commonest_cause(row, chosen, timezone.now())
             if chosen and not (seen and seen.everything)
             else None,
-            "budgets": lines_of(row, request),
+            "budgets": list_budget_lines(row, request),
             "holder": row,
             "grants": row.grants.select_related("server", "tool__server")[:_SHOWN],
-        } | _energy(request, row)
+        } | _describe_energy(request, row)
 
 
-def _energy(request: HttpRequest, row: Agent) -> dict[str, Any]:
+def _describe_energy(request: HttpRequest, row: Agent) -> dict[str, Any]:
     """How the pool that it draws on stands, and what it took of it."""
     if row.energy_pool_id is None or not request.user.has_perm("mcpregistry.view_energypool"):
         return {}
@@ -248,8 +248,10 @@ class EndpointAdmin(AsksWhenSwitchedOff):
             "endpoint": row,
             "choice": agents_of_site,
             "chosen": chosen,
-            "told": catalog.instructions_now(chosen, row, now=timezone.now()) if chosen else "",
-            "budgets": lines_of(row, request),
+            "told": catalog.build_current_instructions(chosen, row, now=timezone.now())
+            if chosen
+            else "",
+            "budgets": list_budget_lines(row, request),
             "holder": row,
         }
 
@@ -258,13 +260,13 @@ class EndpointAdmin(AsksWhenSwitchedOff):
 
     def save(self, request: HttpRequest, row: Endpoint, form: forms.ModelForm[Endpoint]) -> None:
         agents.save_endpoint(endpoint=row, actor=actor(request), rights=request.user.has_perm)
-        if too_long := definitions.shortened_names(row):
+        if too_long := definitions.find_shortened_names(row):
             messages.warning(
                 request,
                 gettext(
                     "Some hosts would shorten {count} of the names on this endpoint, for example {name}. Use a shorter "
                     "naming style or shorter names of servers."
-                ).format(count=len(too_long), name=printable(too_long[0], 80)),
+                ).format(count=len(too_long), name=show_invisible_characters(too_long[0], 80)),
             )
 
     def remove(self, request: HttpRequest, row: Endpoint) -> None:
@@ -345,14 +347,14 @@ class GrantAdmin(RecordAdmin):
     @display(description=_("granted tools"))
     def object(self, grant: Grant) -> str:
         return (
-            printable(str(grant.tool), 100)
+            show_invisible_characters(str(grant.tool), 100)
             if grant.tool
             else f"{grant.server}: {grant.get_kind_display()} {grant.uri}".strip()
         )
 
     @display(description=_("arguments"))
     def pinned_arguments(self, grant: Grant) -> str:
-        return printable(
+        return show_invisible_characters(
             ", ".join(f"{name}={value}" for name, value in grant.argument_pins.items()), 100
         ) or gettext("any arguments")
 

@@ -23,17 +23,24 @@ from django.utils import timezone
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from mcpregistry.admin.asking import question
+from mcpregistry.admin.annotations_page import RISK_COLOURS
 from mcpregistry.admin.base import actor
-from mcpregistry.admin.behaviour import RISK_COLOURS
+from mcpregistry.admin.question_page import question
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.kinds import KINDS, TOOL
-from mcpregistry.domain.policy.risk import Level, risk_of
-from mcpregistry.domain.text.canonical import digest
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.offer_kinds import KINDS, TOOL
+from mcpregistry.domain.policy.risk import RiskLevel, assess_risk
+from mcpregistry.domain.text.canonical import hash_parts
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Agent, Endpoint, Grant, Server, Tool
 from mcpregistry.services.access import grants
-from mcpregistry.services.policy.table import Cell, Standing, Table, Wanted, narrowest, tools_of
+from mcpregistry.services.policy.table import (
+    AccessTable,
+    Cell,
+    CellStanding,
+    TableFilter,
+    propose_narrowest_grants,
+    select_tools,
+)
 
 # on one page
 TOOLS = 40
@@ -42,11 +49,11 @@ _CHOICES = 500  # that a field lists
 _MAY_SEE = tuple(f"mcpregistry.view_{model}" for model in ("agent", "tool", "grant", "policyrule"))
 _MAY_GRANT = "mcpregistry.add_grant"
 _SIGNS = {
-    Standing.ALLOW: "check_circle",
-    Standing.ASK: "front_hand",
-    Standing.DENY: "block",
-    Standing.HIDDEN: "visibility_off",
-    Standing.ABSENT: "do_not_disturb_on",
+    CellStanding.ALLOW: "check_circle",
+    CellStanding.ASK: "front_hand",
+    CellStanding.DENY: "block",
+    CellStanding.HIDDEN: "visibility_off",
+    CellStanding.ABSENT: "do_not_disturb_on",
 }
 
 
@@ -60,13 +67,13 @@ class Square:
     tick: str
 
 
-def who(request: HttpRequest) -> HttpResponse:
+def show_access_table(request: HttpRequest) -> HttpResponse:
     """The table, by a GET that can be linked to: of an endpoint, and there of one agent, server,
     risk or tool."""
     if not request.user.has_perms(_MAY_SEE):
         raise PermissionDenied
     endpoints = Endpoint.objects.order_by("slug")
-    chosen = _chosen(endpoints, _text(request.GET, "endpoint"))
+    chosen = _choose_endpoint(endpoints, _text(request.GET, "endpoint"))
     context: dict[str, Any] = {
         "title": gettext("Who can call what"),
         "endpoints": endpoints.values_list("slug", flat=True)[:_CHOICES],
@@ -74,14 +81,14 @@ def who(request: HttpRequest) -> HttpResponse:
         "said": request.GET,
         "servers": Server.objects.order_by("slug").values_list("slug", flat=True)[:_CHOICES],
         "all_agents": Agent.objects.order_by("slug").values_list("slug", flat=True)[:_CHOICES],
-        "risks": list(Level),
+        "risks": list(RiskLevel),
         "kinds": list(KINDS),
-        "narrowed": _narrowed(request.GET),
+        "narrowed": _find_narrowed_tool(request.GET),
         "standings": _legend(),
         "may_grant": request.user.has_perm(_MAY_GRANT),
     }
     if chosen is not None:
-        context |= _drawn(request.GET, chosen)
+        context |= _build_table(request.GET, chosen)
     return TemplateResponse(
         request, "admin/mcpregistry/who.html", admin.site.each_context(request) | context
     )
@@ -95,30 +102,30 @@ def give(request: HttpRequest) -> HttpResponse:
         raise PermissionDenied
     endpoint = Endpoint.objects.filter(slug=_text(request.POST, "endpoint")).first()
     back = f"{reverse('who')}?{_text(request.POST, 'from')}"
-    pairs = _pairs(request.POST.getlist("tick"))
+    pairs = _find_pairs(request.POST.getlist("tick"))
     if endpoint is None or not pairs:
         messages.warning(request, gettext("First, select the tools to grant."))
         return HttpResponseRedirect(back)
-    table = Table(endpoint, [tool for _, tool in pairs], timezone.now())
+    table = AccessTable(endpoint, [tool for _, tool in pairs], timezone.now())
     try:
-        rows = narrowest(table, pairs)
+        rows = propose_narrowest_grants(table, pairs)
         sentences = _sentences(table, pairs)
     except SlipsnisseError as error:
-        messages.error(request, printable(str(error), 1_000))
+        messages.error(request, show_invisible_characters(str(error), 1_000))
         return HttpResponseRedirect(back)
     if not rows:
         messages.info(request, gettext("All selected tools are already granted."))
         return HttpResponseRedirect(back)
-    sure = digest("sure", *sentences)
+    sure = hash_parts("sure", *sentences)
     said = request.POST.get("sure", "")
     return (
-        _given(request, rows, back)
+        _save_grants(request, rows, back)
         if said == sure
-        else _asked(request, endpoint, sentences, sure, back)
+        else _ask_confirmation(request, endpoint, sentences, sure, back)
     )
 
 
-def _given(request: HttpRequest, rows: list[Grant], back: str) -> HttpResponse:
+def _save_grants(request: HttpRequest, rows: list[Grant], back: str) -> HttpResponse:
     try:
         made = grants.save_all(rows, actor=actor(request), user=request.user)  # type: ignore[arg-type]
         messages.success(
@@ -130,11 +137,11 @@ def _given(request: HttpRequest, rows: list[Grant], back: str) -> HttpResponse:
             ).format(count=made),
         )
     except SlipsnisseError as error:
-        messages.error(request, printable(str(error), 1_000))
+        messages.error(request, show_invisible_characters(str(error), 1_000))
     return HttpResponseRedirect(back)
 
 
-def _asked(
+def _ask_confirmation(
     request: HttpRequest, endpoint: Endpoint, sentences: list[str], sure: str, back: str
 ) -> HttpResponse:
     kept = [("endpoint", endpoint.slug), ("from", _text(request.POST, "from"))]
@@ -152,16 +159,16 @@ def _asked(
 
 
 _THEN = {
-    Standing.ALLOW: _("its calls run without approval"),
-    Standing.ASK: _("each of its calls waits for an approval"),
-    Standing.DENY: _("a rule denies its calls"),
+    CellStanding.ALLOW: _("its calls run without approval"),
+    CellStanding.ASK: _("each of its calls waits for an approval"),
+    CellStanding.DENY: _("a rule denies its calls"),
 }
 
 
-def _sentences(table: Table, pairs: list[tuple[Agent, Tool]]) -> list[str]:
+def _sentences(table: AccessTable, pairs: list[tuple[Agent, Tool]]) -> list[str]:
     found = []
     for agent, tool in pairs:
-        cell = table.cell(agent, tool)
+        cell = table.build_cell(agent, tool)
         if "agent" in cell.lacks:
             found.append(
                 gettext(
@@ -183,7 +190,7 @@ def _sentences(table: Table, pairs: list[tuple[Agent, Tool]]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _pairs(ticked: list[str]) -> list[tuple[Agent, Tool]]:
+def _find_pairs(ticked: list[str]) -> list[tuple[Agent, Tool]]:
     """The agents and tools that these ticks ("agent.tool", by their keys) mean; what is gone is
     left out."""
     keys = [
@@ -202,11 +209,11 @@ def _key(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 19
 
 
-def _drawn(said: QueryDict, endpoint: Endpoint) -> dict[str, Any]:
+def _build_table(said: QueryDict, endpoint: Endpoint) -> dict[str, Any]:
     tools_at = _number(said, "page")
     agents_at = _number(said, "agents")
     tools = list(
-        tools_of(_wanted(said)).order_by("server__slug", "name", "pk")[tools_at * TOOLS :][
+        select_tools(_read_filter(said)).order_by("server__slug", "name", "pk")[tools_at * TOOLS :][
             : TOOLS + 1
         ]
     )
@@ -218,9 +225,9 @@ def _drawn(said: QueryDict, endpoint: Endpoint) -> dict[str, Any]:
     more_agents = len(agents) > AGENTS
     tools = tools[:TOOLS]
     agents = agents[:AGENTS]
-    table = Table(endpoint, tools, timezone.now())
+    table = AccessTable(endpoint, tools, timezone.now())
     lines = [
-        (tool, (risk := risk_of(tool).level), RISK_COLOURS[risk], _squares(table, tool, agents))
+        (tool, (risk := assess_risk(tool).level), RISK_COLOURS[risk], _squares(table, tool, agents))
         for tool in tools
     ]
     return {
@@ -228,15 +235,15 @@ def _drawn(said: QueryDict, endpoint: Endpoint) -> dict[str, Any]:
         "lines": lines,
         "here": said.urlencode(),
         "tickable": any(square.tick for *_, squares in lines for _, square in squares),
-        "pages": _turned(said, "page", tools_at, more_tools),
-        "turns": _turned(said, "agents", agents_at, more_agents),
+        "pages": _build_page_links(said, "page", tools_at, more_tools),
+        "turns": _build_page_links(said, "agents", agents_at, more_agents),
     }
 
 
-def _squares(table: Table, tool: Tool, agents: list[Agent]) -> list[tuple[Agent, Square]]:
+def _squares(table: AccessTable, tool: Tool, agents: list[Agent]) -> list[tuple[Agent, Square]]:
     why = reverse("admin:mcpregistry_policyrule_why")
     found = []
-    for agent, cell in zip(agents, table.row(tool, agents), strict=True):
+    for agent, cell in zip(agents, table.build_row(tool, agents), strict=True):
         asked = urlencode(
             {
                 "agent": agent.slug,
@@ -249,10 +256,10 @@ def _squares(table: Table, tool: Tool, agents: list[Agent]) -> list[tuple[Agent,
     return found
 
 
-def _wanted(said: QueryDict) -> Wanted:
+def _read_filter(said: QueryDict) -> TableFilter:
     kind = _text(said, "kind")
     tool = _text(said, "tool")
-    return Wanted(
+    return TableFilter(
         kind=kind if kind in KINDS else TOOL,
         server=_text(said, "server"),
         risk=_text(said, "risk"),
@@ -261,7 +268,7 @@ def _wanted(said: QueryDict) -> Wanted:
     )
 
 
-def _turned(said: QueryDict, name: str, at: int, more: bool) -> dict[str, str]:
+def _build_page_links(said: QueryDict, name: str, at: int, more: bool) -> dict[str, str]:
     """Where the page before and the one after are, as far as there are any."""
     found = {}
     for word, number, there in (("before", at - 1, at > 0), ("after", at + 1, more)):
@@ -272,26 +279,26 @@ def _turned(said: QueryDict, name: str, at: int, more: bool) -> dict[str, str]:
     return found
 
 
-def _chosen(endpoints: QuerySet[Endpoint], wanted: str) -> Endpoint | None:
+def _choose_endpoint(endpoints: QuerySet[Endpoint], wanted: str) -> Endpoint | None:
     found = {each.slug: each for each in endpoints.filter(slug__in=[wanted, "default"])}
     return found.get(wanted) or found.get("default") or endpoints.first()
 
 
-def _narrowed(said: QueryDict) -> Tool | None:
+def _find_narrowed_tool(said: QueryDict) -> Tool | None:
     """The one tool that the table was narrowed to, by the link from its page."""
     tool = _text(said, "tool")
     return Tool.offers.select_related("server").filter(pk=int(tool)).first() if _key(tool) else None
 
 
-def _legend() -> list[tuple[Standing, str, str]]:
+def _legend() -> list[tuple[CellStanding, str, str]]:
     meant = {
-        Standing.ALLOW: gettext("runs without approval"),
-        Standing.ASK: gettext("waits for an approval"),
-        Standing.DENY: gettext("is denied by a rule"),
-        Standing.HIDDEN: gettext("is not visible to the agent"),
-        Standing.ABSENT: gettext("is not available to any agent now"),
+        CellStanding.ALLOW: gettext("runs without approval"),
+        CellStanding.ASK: gettext("waits for an approval"),
+        CellStanding.DENY: gettext("is denied by a rule"),
+        CellStanding.HIDDEN: gettext("is not visible to the agent"),
+        CellStanding.ABSENT: gettext("is not available to any agent now"),
     }
-    return [(each, _SIGNS[each], meant[each]) for each in Standing]
+    return [(each, _SIGNS[each], meant[each]) for each in CellStanding]
 
 
 def _number(said: QueryDict, name: str) -> int:

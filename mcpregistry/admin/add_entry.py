@@ -27,15 +27,15 @@ from mcpregistry.admin.base import ReadOnlyAdmin, actor
 from mcpregistry.admin.fields import lines_widget
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.registry import containers
-from mcpregistry.domain.registry.ways import Input, Way
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.registry.install_options import InstallInput, InstallOption
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Install, RegistryEntry, Server
 from mcpregistry.services.access import credentials
-from mcpregistry.services.registry import adding, images
+from mcpregistry.services.registry import add_entries, images
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class EntryFormUse:
     """What the form is for. ``slug``: the short name it proposes; ``record``: to whose page Cancel
     leads.
 
@@ -45,13 +45,13 @@ class Use:
 
     slug: str
     record: Model
-    add: Callable[[HttpRequest, RegistryEntry, adding.Wish], tuple[Model, str]]
+    add: Callable[[HttpRequest, RegistryEntry, add_entries.AddRequest], tuple[Model, str]]
 
 
 class WayForm(forms.Form):
     """A field for each of the way's inputs."""
 
-    def __init__(self, way: Way, *args: Any, **more: Any) -> None:
+    def __init__(self, way: InstallOption, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.way = way
         self.digest = ""
@@ -89,25 +89,25 @@ class AddForm(WayForm):
         if not name:
             return
         try:
-            self.digest = images.digest_now(entry, self.way)
+            self.digest = images.fetch_current_digest(entry, self.way)
             self.initial[name] = self.digest
         except SlipsnisseError as error:
             self.no_digest = str(error)
 
 
-def _field(asked: Input) -> forms.Field:
+def _field(asked: InstallInput) -> forms.Field:
     kind = (
         gettext("({place}, secret)").format(place=asked.place)
         if asked.secret
         else f"({asked.place})"
     )
     # forms show help as HTML, and this is a stranger's
-    about = escape(printable(asked.description, 500))
+    about = escape(show_invisible_characters(asked.description, 500))
     facts: dict[str, Any] = {
-        "label": printable(asked.name, 100),
+        "label": show_invisible_characters(asked.name, 100),
         "required": asked.required,
         "help_text": f"{about} {kind}".strip(),
-        "initial": printable(asked.default, 500),
+        "initial": show_invisible_characters(asked.default, 500),
     }
     if asked.many:
         facts |= {
@@ -116,7 +116,7 @@ def _field(asked: Input) -> forms.Field:
         }
         return forms.CharField(max_length=20_000, widget=lines_widget(3, ""), **facts)
     if asked.choices:
-        given = [(each, printable(each, 200)) for each in asked.choices]
+        given = [(each, show_invisible_characters(each, 200)) for each in asked.choices]
         empty = [] if asked.required and asked.default else [("", gettext("not set"))]
         return forms.ChoiceField(choices=[*empty, *given], widget=UnfoldAdminSelectWidget, **facts)
     if asked.secret:
@@ -137,28 +137,30 @@ class AddEntryPage:
         entry = self.admin.get_object(request, object_id)
         if entry is None:
             return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
-        return self.answer(request, entry, number, Use(adding.slug_for(entry), entry, self.add))
+        return self.answer(
+            request, entry, number, EntryFormUse(add_entries.propose_slug(entry), entry, self.add)
+        )
 
     def add(
-        self, request: HttpRequest, entry: RegistryEntry, wish: adding.Wish
+        self, request: HttpRequest, entry: RegistryEntry, wish: add_entries.AddRequest
     ) -> tuple[Model, str]:
         """Do it. Returns where the person goes on, and what they are told. Raises
         SlipsnisseError."""
-        made = adding.add(
+        made = add_entries.add_from_entry(
             entry=entry, wish=wish, user=cast(User, request.user), actor=actor(request)
         )
-        return made, told_of(made)
+        return made, describe_next_step(made)
 
     def answer(
-        self, request: HttpRequest, entry: RegistryEntry, number: int, use: Use
+        self, request: HttpRequest, entry: RegistryEntry, number: int, use: EntryFormUse
     ) -> HttpResponse:
         """The form of one way of the entry, and what becomes of it when it is sent."""
         try:
-            way = adding.way_of(entry, number)
+            way = add_entries.get_install_option(entry, number)
         except SlipsnisseError as error:
             self.admin.message_user(request, str(error), messages.ERROR)
             return HttpResponseRedirect(page_of(use.record))
-        if not request.user.has_perm(adding.permission(way)):
+        if not request.user.has_perm(add_entries.find_required_permission(way)):
             raise PermissionDenied
         form = AddForm(
             way, request.POST if request.method == "POST" else None, initial={"slug": use.slug}
@@ -166,7 +168,7 @@ class AddEntryPage:
         if not form.is_bound:
             form.find_digest(entry)
         if form.is_valid():
-            wish = adding.Wish(
+            wish = add_entries.AddRequest(
                 number, form.cleaned_data["slug"], form.values(), request.POST.get("shown", "")
             )
             try:
@@ -176,14 +178,14 @@ class AddEntryPage:
             else:
                 self.admin.message_user(request, told, messages.SUCCESS)
                 return HttpResponseRedirect(page_of(made))
-        return self._shown(request, entry, form, use.record)
+        return self._show_form(request, entry, form, use.record)
 
-    def _shown(
+    def _show_form(
         self, request: HttpRequest, entry: RegistryEntry, form: AddForm, record: Model
     ) -> HttpResponse:
         way = form.way
         context = self.admin.admin_site.each_context(request) | {
-            "title": gettext("Add {name}").format(name=printable(entry.name, 200)),
+            "title": gettext("Add {name}").format(name=show_invisible_characters(entry.name, 200)),
             "opts": self.admin.opts,
             "original": record,
             "entry": entry,
@@ -196,7 +198,7 @@ class AddEntryPage:
         return TemplateResponse(request, "admin/mcpregistry/add_entry.html", context)
 
 
-def told_of(made: Server | Install) -> str:
+def describe_next_step(made: Server | Install) -> str:
     """What has to be done next with what was added."""
     if isinstance(made, Install):
         return gettext(

@@ -16,25 +16,25 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext, ngettext
 
-from mcpregistry.admin.asking import question
 from mcpregistry.admin.base import actor
+from mcpregistry.admin.question_page import question
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.text.canonical import canonical, digest
-from mcpregistry.domain.text.display import printable
-from mcpregistry.domain.text.undo import undo_said
+from mcpregistry.domain.text.canonical import encode_canonical_json, hash_parts
+from mcpregistry.domain.text.display import show_invisible_characters
+from mcpregistry.domain.text.undo_texts import explain_undo
 from mcpregistry.models import Agent
-from mcpregistry.queries.calls import known_days
+from mcpregistry.queries.calls import count_known_days
 from mcpregistry.services.policy.analyzer import (
     DAYS,
     MOST_CALLS,
     MOST_WHOLE,
-    Proposal,
+    GrantProposal,
     analyse_whole,
-    apply,
-    candidates,
-    stopped_by_tool,
+    apply_grant_proposal,
+    group_stopped_by_tool,
+    select_candidates,
 )
-from mcpregistry.services.policy.findings import PERIODS, Findings, load
+from mcpregistry.services.policy.findings import PERIODS, Findings, load_findings
 
 GRANTS = 20  # looked at for one page
 _CHOICES = 500
@@ -42,14 +42,14 @@ _MAY_SEE = ("mcpregistry.view_grant", "mcpregistry.view_invocation")
 _MAY_APPLY = ("mcpregistry.add_grant", "mcpregistry.change_grant", "mcpregistry.delete_grant")
 
 
-def analyzer(request: HttpRequest) -> HttpResponse:
+def show_analyzer(request: HttpRequest) -> HttpResponse:
     """What is proposed for the grants of one page, with the calls that each proposal would have
     stopped. With ``grant`` in the address: what all calls of this grant prove."""
     if not request.user.has_perms(_MAY_SEE):
         raise PermissionDenied
     days = days_of(request.GET.get("days", ""))
     at = _number(request.GET.get("page", ""))
-    rows = candidates().order_by("pk")
+    rows = select_candidates().order_by("pk")
     agent = request.GET.get("agent", "").replace("\x00", "")
     if agent:
         rows = rows.filter(agent__slug=agent)
@@ -59,14 +59,14 @@ def analyzer(request: HttpRequest) -> HttpResponse:
     found = list(rows[at * GRANTS : (at + 1) * GRANTS + 1])
     now = timezone.now()
     shown = found[:GRANTS]
-    known = known_days(now)
+    known = count_known_days(now)
     if whole:
         proven = [(row, analyse_whole(row, days=days, now=now)) for row in shown]
         findings = Findings(
             {row.pk: each for row, each in proven if each}, {row.pk: now for row in shown}
         )
     else:
-        findings = load(shown, days=days)
+        findings = load_findings(shown, days=days)
     context = admin.site.each_context(request) | {
         "title": gettext("Access analyzer"),
         "days": days,
@@ -87,7 +87,7 @@ def analyzer(request: HttpRequest) -> HttpResponse:
         "after": at + 1 if len(found) > GRANTS else None,
         "page": at,
         "found": [
-            (each, stopped_by_tool(each), _pins(each))
+            (each, group_stopped_by_tool(each), _pins(each))
             for row in shown
             if (each := findings.proposals.get(row.pk))
         ],
@@ -102,10 +102,10 @@ def narrow(request: HttpRequest, grant_id: int) -> HttpResponse:
         return HttpResponseNotAllowed(["POST"])
     if not request.user.has_perms((*_MAY_SEE, *_MAY_APPLY)):
         raise PermissionDenied
-    grant = get_object_or_404(candidates(), pk=grant_id)
+    grant = get_object_or_404(select_candidates(), pk=grant_id)
     days = days_of(request.POST.get("days", ""))
     now = timezone.now()
-    back = _back(request)
+    back = _build_back_url(request)
     found = analyse_whole(grant, days=days, now=now)
     key = request.POST.get("key", "")
     pins = request.POST.getlist("pin") if "pins" in request.POST else None
@@ -119,12 +119,12 @@ def narrow(request: HttpRequest, grant_id: int) -> HttpResponse:
         )
         return HttpResponseRedirect(f"{reverse('analyzer')}?grant={grant.pk}&days={days}")
     sentences = _sentences(found, pins)
-    sure = digest("sure", *sentences)
+    sure = hash_parts("sure", *sentences)
     said = request.POST.get("sure", "")
     if said != sure:
-        return _asked(request, found, sentences, sure, back)
+        return _ask_confirmation(request, found, sentences, sure, back)
     try:
-        apply(
+        apply_grant_proposal(
             grant=grant,
             key=key,
             days=days,
@@ -133,9 +133,9 @@ def narrow(request: HttpRequest, grant_id: int) -> HttpResponse:
             user=request.user,  # type: ignore[arg-type]
             pins=pins,
         )
-        messages.success(request, _done(found))
+        messages.success(request, _describe_result(found))
     except SlipsnisseError as error:
-        messages.error(request, printable(str(error), 1_000))
+        messages.error(request, show_invisible_characters(str(error), 1_000))
     return HttpResponseRedirect(back)
 
 
@@ -145,8 +145,8 @@ def days_of(text: str) -> int:
     return next((each for each in PERIODS if str(each) == text), DAYS)
 
 
-def _asked(
-    request: HttpRequest, found: Proposal, sentences: list[str], sure: str, back: str
+def _ask_confirmation(
+    request: HttpRequest, found: GrantProposal, sentences: list[str], sure: str, back: str
 ) -> HttpResponse:
     names = ("days", "key", "page", "agent", "pins")
     kept = [(name, request.POST[name]) for name in names if name in request.POST]
@@ -154,7 +154,7 @@ def _asked(
     label = gettext("Revoke grant") if found.kind == "withdraw" else gettext("Narrow grant")
     return question(
         request,
-        title=f"{label}: {printable(str(found.grant), 200)}",
+        title=f"{label}: {show_invisible_characters(str(found.grant), 200)}",
         label=label,
         icon="compress",
         sentences=sentences,
@@ -164,7 +164,7 @@ def _asked(
     )
 
 
-def _sentences(found: Proposal, pins: list[str] | None) -> list[str]:
+def _sentences(found: GrantProposal, pins: list[str] | None) -> list[str]:
     said = [gettext("The grant {grant} is revoked within a second.").format(grant=found.grant)]
     for row in found.after:
         held = row.argument_pins
@@ -174,7 +174,11 @@ def _sentences(found: Proposal, pins: list[str] | None) -> list[str]:
                 for name, value in held.items()
                 if name not in found.pins or name in pins
             }
-        only = gettext(", only with {arguments}").format(arguments=canonical(held)) if held else ""
+        only = (
+            gettext(", only with {arguments}").format(arguments=encode_canonical_json(held))
+            if held
+            else ""
+        )
         grant = f"{row} ({row.uri})" if row.uri else str(row)
         said.append(gettext("New grant: {grant}{only}.").format(grant=grant, only=only))
     count = found.stops
@@ -184,10 +188,10 @@ def _sentences(found: Proposal, pins: list[str] | None) -> list[str]:
             " {stopped:,}."
         )
         said.append(replayed.format(judged=found.judged, stopped=count))
-    return [*said, undo_said(1 + len(found.after))]
+    return [*said, explain_undo(1 + len(found.after))]
 
 
-def _done(found: Proposal) -> str:
+def _describe_result(found: GrantProposal) -> str:
     if not found.after:
         return gettext("The grant is revoked.")
     count = len(found.after)
@@ -198,11 +202,11 @@ def _done(found: Proposal) -> str:
     ).format(count=count)
 
 
-def _pins(found: Proposal) -> list[tuple[str, str]]:
-    return [(name, canonical(value)) for name, value in sorted(found.pins.items())]
+def _pins(found: GrantProposal) -> list[tuple[str, str]]:
+    return [(name, encode_canonical_json(value)) for name, value in sorted(found.pins.items())]
 
 
-def _back(request: HttpRequest) -> str:
+def _build_back_url(request: HttpRequest) -> str:
     shown = f"?days={days_of(request.POST.get('days', ''))}&page={_number(request.POST.get('page', ''))}"
     agent = request.POST.get("agent", "")
     known = agent and Agent.objects.filter(slug=agent.replace("\x00", "")).exists()

@@ -15,13 +15,13 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin
-from mcpregistry.domain.text.display import printable, shortened
-from mcpregistry.domain.text.facts import facts
+from mcpregistry.domain.text.display import shorten_ids, show_invisible_characters
+from mcpregistry.domain.text.fact_lists import list_facts
 from mcpregistry.models import AuditEntry
-from mcpregistry.queries.audit import archived, names_of_calls, searched
-from mcpregistry.services.configuration.dispatch import NO_BROKER, wake
+from mcpregistry.queries.audit import find_names_of_calls, list_archive_files, search_entries
+from mcpregistry.services.configuration.dispatch import NO_BROKER, wake_worker
 from mcpregistry.services.records import verification
-from mcpregistry.services.records.chains import entry_problem
+from mcpregistry.services.records.chains import explain_entry_problem
 
 _COLUMNS = {"writer", "seq", "at", "kind", "actor", "subject"}  # shown apart from the other facts
 _ASKED = _("A worker is verifying the audit log. Reload this page to see the result.")
@@ -54,7 +54,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, queryset: QuerySet[AuditEntry], search_term: str
     ) -> tuple[QuerySet[AuditEntry], bool]:
         words = search_term.strip()
-        return (searched(queryset, words) if words else queryset), False
+        return (search_entries(queryset, words) if words else queryset), False
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.verify_view)
@@ -66,25 +66,25 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         if request.method == "POST":
-            messages.info(request, _ASKED if wake("verify_audit") else NO_BROKER)
+            messages.info(request, _ASKED if wake_worker("verify_audit") else NO_BROKER)
             return HttpResponseRedirect(reverse("admin:mcpregistry_auditentry_verify"))
         context = self.admin_site.each_context(request) | {
             "title": gettext("Verification of the audit log"),
             "opts": self.opts,
-            "report": verification.last_report(),
-            "archived": archived(),
+            "report": verification.load_last_report(),
+            "archived": list_archive_files(),
         }
         return TemplateResponse(request, "admin/mcpregistry/audit_report.html", context)
 
     @display(description=_("actor"))
     def shown_actor(self, entry: AuditEntry) -> str:
-        return printable(entry.actor)
+        return show_invisible_characters(entry.actor)
 
     @display(description=_("subject"))
     def shown_subject(self, entry: AuditEntry) -> str:
-        return printable(self._named(entry) or shortened(entry.subject))
+        return show_invisible_characters(self._find_name(entry) or shorten_ids(entry.subject))
 
-    def _named(self, entry: AuditEntry) -> str:
+    def _find_name(self, entry: AuditEntry) -> str:
         names: dict[str, str] = getattr(entry, "names", {})
         return names.get(entry.subject, "")
 
@@ -98,7 +98,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         page = super().get_changelist_instance(request)
-        names = names_of_calls(page.result_list, request.user)
+        names = find_names_of_calls(page.result_list, request.user)
         for row in page.result_list:
             row.names = names
         return page
@@ -108,13 +108,13 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         return "no" if entry.problem else "yes"  # type: ignore[attr-defined]
 
     def prepare(self, row: AuditEntry) -> None:
-        row.problem = entry_problem(row)  # type: ignore[attr-defined]
+        row.problem = explain_entry_problem(row)  # type: ignore[attr-defined]
 
     def overview(self, request: HttpRequest, row: AuditEntry) -> dict[str, Any]:
-        name = names_of_calls([row], request.user).get(row.subject, "")
+        name = find_names_of_calls([row], request.user).get(row.subject, "")
         return {
             "entry": row,
-            "problem": entry_problem(row),
-            "facts": facts(row.body, _COLUMNS),
+            "problem": explain_entry_problem(row),
+            "facts": list_facts(row.body, _COLUMNS),
             "call_name": name,
         }

@@ -29,16 +29,16 @@ from django.utils.translation import gettext
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
-from mcpregistry.admin.asking import question
 from mcpregistry.admin.concurrent_edits import ConcurrentAdmin, ConcurrentForm
-from mcpregistry.admin.deleting import without_relations
-from mcpregistry.admin.fields import MASK, JsonField, masked
+from mcpregistry.admin.deletion_preview import without_relations
+from mcpregistry.admin.fields import MASK, JsonField, mask_pairs
+from mcpregistry.admin.question_page import question
 from mcpregistry.admin.versions import VersionsAdmin
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
-from mcpregistry.domain.servers.shown_env import ADDRESSES, without_secrets
-from mcpregistry.domain.text.canonical import digest
-from mcpregistry.domain.text.display import LIMIT, printable
-from mcpregistry.models.sealing import sealed
+from mcpregistry.domain.servers.redacted_env import ADDRESSES, mask_record_secrets
+from mcpregistry.domain.text.canonical import hash_parts
+from mcpregistry.domain.text.display import LIMIT, show_invisible_characters
+from mcpregistry.models.sealing import find_sealed_columns
 from mcpregistry.models.visibility import VisibleQuerySet
 from mcpregistry.services.configuration.dependents import find_dependents, name_dependents
 
@@ -69,7 +69,7 @@ class Verb:
     style: str = "plain"
     asks: Callable[[Any], list[str]] | None = None
 
-    def allowed(self, request: HttpRequest) -> bool:
+    def is_allowed(self, request: HttpRequest) -> bool:
         """Whether the person has the verb's permission (of the app ``mcpregistry`` unless it names
         another)."""
         whole = self.permission if "." in self.permission else f"mcpregistry.{self.permission}"
@@ -111,8 +111,8 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
     def __init__(self, model: type[models.Model], admin_site: Any) -> None:
         super().__init__(model, admin_site)
         # Django asks us before the record: so nobody reads what is sealed
-        for name in sealed(model).values():
-            setattr(self, name, _told(name))
+        for name in find_sealed_columns(model).values():
+            setattr(self, name, _make_secret_display(name))
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
         """Who may see which records is said in one place for all faces: ``models.visibility``."""
@@ -186,7 +186,7 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
     ) -> type[ModelForm[Any]]:
         form = super().get_form(request, obj, change, **kwargs)
         refusal = getattr(request, "refusal", None)
-        return form if refusal is None else _refused_form(form, refusal)
+        return form if refusal is None else _make_refused_form(form, refusal)
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
@@ -194,7 +194,7 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
         try:
             return super().delete_view(request, object_id, extra_context)
         except SlipsnisseError as error:
-            return self._refused(request, error, request.path)
+            return self._redirect_with_error(request, error, request.path)
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -205,7 +205,7 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
             if request.method != "POST":
                 raise
             # of an action on several records
-            return self._refused(request, error, request.get_full_path())
+            return self._redirect_with_error(request, error, request.get_full_path())
 
     def render_change_form(
         self,
@@ -262,10 +262,10 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
         """What the record's page shows besides the form."""
         return {}
 
-    def _refused(
+    def _redirect_with_error(
         self, request: HttpRequest, error: SlipsnisseError, where: str
     ) -> HttpResponseRedirect:
-        self.message_user(request, printable(str(error), 1_000), messages.ERROR)
+        self.message_user(request, show_invisible_characters(str(error), 1_000), messages.ERROR)
         return HttpResponseRedirect(where)
 
     # Verbs
@@ -281,7 +281,7 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
 
     def may(self, request: HttpRequest, verb: Verb, row: Any) -> bool:
         """Whether this person may press this button of this record."""
-        return verb.allowed(request)
+        return verb.is_allowed(request)
 
     def _verb_url(self, verb: Verb, row: Any) -> str:
         if verb.page:
@@ -318,7 +318,7 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
         try:
             told = verb.run(request, row)
         except SlipsnisseError as error:
-            return self._refused(request, error, back)
+            return self._redirect_with_error(request, error, back)
         self.message_user(request, told, messages.SUCCESS)
         return HttpResponseRedirect(back)
 
@@ -329,13 +329,13 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
         exactly that."""
         assert verb.asks is not None
         sentences = verb.asks(row)
-        sure = digest("sure", *sentences)
+        sure = hash_parts("sure", *sentences)
         if request.POST.get("sure", "") == sure:
             return None
         kept = [("shown", request.POST["shown"])] if "shown" in request.POST else []
         return question(
             request,
-            title=f"{verb.label}: {printable(str(row), 200)}",
+            title=f"{verb.label}: {show_invisible_characters(str(row), 200)}",
             label=verb.label,
             icon=verb.icon,
             sentences=sentences,
@@ -347,7 +347,7 @@ class RecordAdmin(ConcurrentAdmin, VersionsAdmin):
         )
 
 
-def _told(name: str) -> Callable[[Any], str]:
+def _make_secret_display(name: str) -> Callable[[Any], str]:
     """How a sealed column looks to whoever may only look: the names in it, or whether it is set."""
 
     @display(description=name.replace("_", " "))
@@ -357,20 +357,22 @@ def _told(name: str) -> Callable[[Any], str]:
         except ConfigInvalid:
             return gettext("stored, but it cannot be decrypted")
         if isinstance(held, dict):
-            return masked(held)
+            return mask_pairs(held)
         return MASK if held else ""
 
     return cast(Callable[[Any], str], told)
 
 
-def _refused_form(form: type[ModelForm[Any]], refusal: SlipsnisseError) -> type[ModelForm[Any]]:
+def _make_refused_form(
+    form: type[ModelForm[Any]], refusal: SlipsnisseError
+) -> type[ModelForm[Any]]:
     """The form that finds wrong what the service has refused, so the person goes on with what was
     typed."""
 
     class Refused(form):  # type: ignore[misc, valid-type]
         def clean(self) -> None:
             super().clean()
-            raise ValidationError(printable(str(refusal), 1_000))
+            raise ValidationError(show_invisible_characters(str(refusal), 1_000))
 
     return Refused
 
@@ -395,7 +397,7 @@ def _hide_secrets(row: models.Model) -> None:
     """Mask what is secret in the command and the address of a record that is about to be shown, not
     saved."""
     held = {name: value for name, value in row.__dict__.items() if name in ("command", *ADDRESSES)}
-    row.__dict__.update(without_secrets(held))
+    row.__dict__.update(mask_record_secrets(held))
 
 
 def show_unseen(row: models.Model, limit: int = LIMIT) -> None:
@@ -404,4 +406,4 @@ def show_unseen(row: models.Model, limit: int = LIMIT) -> None:
     for field in row._meta.concrete_fields:
         text = row.__dict__.get(field.attname)
         if isinstance(text, str) and not field.primary_key:
-            setattr(row, field.attname, printable(text, limit))
+            setattr(row, field.attname, show_invisible_characters(text, limit))

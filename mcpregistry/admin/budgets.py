@@ -14,12 +14,12 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import CappedPaginator, ReadOnlyAdmin, RecordAdmin, actor
-from mcpregistry.admin.by_name import by_name
 from mcpregistry.admin.forms import RecordForm
-from mcpregistry.domain.budgets import Level, Unit, shown
+from mcpregistry.admin.name_filters import by_name
+from mcpregistry.domain.budgets import Level, Unit, format_amount
 from mcpregistry.models import Agent, Budget, BudgetEntry, BudgetPeriod, Endpoint
 from mcpregistry.services.budgets import books
-from mcpregistry.services.budgets.books import Standing
+from mcpregistry.services.budgets.books import BudgetStanding
 
 LEVEL_COLOURS = {Level.OK: "success", Level.SOFT: "warning", Level.SPENT: "danger"}
 _ENTRIES_SHOWN = 20
@@ -90,7 +90,7 @@ class BudgetAdmin(RecordAdmin):
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         page = super().get_changelist_instance(request)
-        stand = books.standings(page.result_list)
+        stand = books.load_standings(page.result_list)
         for row in page.result_list:
             row.standing = stand[row.pk]
         return page
@@ -110,7 +110,7 @@ class BudgetAdmin(RecordAdmin):
 
     @display(description=_("amount spent"))
     def shown_spent(self, row: Budget) -> str:
-        return _spent(row, row.standing)  # type: ignore[attr-defined]
+        return _format_spent(row, row.standing)  # type: ignore[attr-defined]
 
     @display(
         description=_("state"), label={each.value: colour for each, colour in LEVEL_COLOURS.items()}
@@ -128,7 +128,7 @@ class BudgetAdmin(RecordAdmin):
         return {
             "budget": row,
             "line": lines([row])[0],
-            "entries": [(each, shown(each.amount, row.counts)) for each in entries],
+            "entries": [(each, format_amount(each.amount, row.counts)) for each in entries],
             "periods": [
                 _past(row, each) for each in row.periods.order_by("-start")[:_PERIODS_SHOWN]
             ],
@@ -136,37 +136,37 @@ class BudgetAdmin(RecordAdmin):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BudgetLine:
     """A budget in one line. ``part``: per cent of its hard limit (else its soft one) that are
     spent, at most 100."""
 
     budget: Budget
-    standing: Standing
+    standing: BudgetStanding
     said: str
     reserved: str
     part: int
     colour: str
 
 
-def lines(budgets: Iterable[Budget]) -> list[Line]:
+def lines(budgets: Iterable[Budget]) -> list[BudgetLine]:
     """How these budgets stand, for pages."""
     rows = list(budgets)
-    stand = books.standings(rows)
+    stand = books.load_standings(rows)
     return [_line(row, stand[row.pk]) for row in rows]
 
 
-def lines_of(holder: Agent | Endpoint, request: HttpRequest) -> list[Line]:
+def list_budget_lines(holder: Agent | Endpoint, request: HttpRequest) -> list[BudgetLine]:
     """Those of an agent or an endpoint that this person may see."""
     rows = holder.budgets.filter(enabled=True)
     return lines(rows & Budget.objects.visible_to(request.user))
 
 
-def _line(row: Budget, stand: Standing) -> Line:
-    reserved = shown(stand.book.reserved, row.counts) if stand.book.reserved else ""
-    return Line(
+def _line(row: Budget, stand: BudgetStanding) -> BudgetLine:
+    reserved = format_amount(stand.book.reserved, row.counts) if stand.book.reserved else ""
+    return BudgetLine(
         row,
         stand,
-        _spent(row, stand),
+        _format_spent(row, stand),
         reserved,
         _part(row, stand.book.spent),
         LEVEL_COLOURS[stand.level],
@@ -179,17 +179,17 @@ def _part(row: Budget, spent: int) -> int:
     return min(100, 100 * spent // mark) if mark else 100
 
 
-def _spent(row: Budget, stand: Standing) -> str:
+def _format_spent(row: Budget, stand: BudgetStanding) -> str:
     of = stand.book.hard if stand.book.hard is not None else stand.book.soft
-    spent = shown(stand.book.spent, row.counts)
+    spent = format_amount(stand.book.spent, row.counts)
     if of is None:
         return spent
     bare = spent if row.counts is Unit.MONEY else spent.rpartition(" ")[0]
-    return f"{bare} of {shown(of, row.counts)}"
+    return f"{bare} of {format_amount(of, row.counts)}"
 
 
 def _past(row: Budget, period: BudgetPeriod) -> tuple[BudgetPeriod, str, int]:
-    return period, shown(period.spent, row.counts), _part(row, period.spent)
+    return period, format_amount(period.spent, row.counts), _part(row, period.spent)
 
 
 @admin.register(BudgetEntry)
@@ -207,4 +207,4 @@ class BudgetEntryAdmin(ReadOnlyAdmin):
 
     @display(description=_("amount"))
     def shown_amount(self, row: BudgetEntry) -> str:
-        return shown(row.amount, row.budget.counts)
+        return format_amount(row.amount, row.budget.counts)

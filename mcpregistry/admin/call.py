@@ -18,26 +18,26 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
-from mcpregistry.admin.by_name import by_name
 from mcpregistry.admin.call_list import CallListAdmin
-from mcpregistry.admin.result_parts import Part, parts_of
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.text.display import printable
+from mcpregistry.admin.name_filters import by_name
+from mcpregistry.admin.result_parts import ResultPart, parts_of
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Agent, Conversation, Invocation, Tool
 from mcpregistry.queries import audit, call_story
-from mcpregistry.queries.kin import kin_of
+from mcpregistry.queries.related_calls import kin_of
 from mcpregistry.templatetags.slipsnisse import milliseconds, pretty
 
 CALL_COLOURS = {
-    State.SUCCEEDED.value: "success",
-    State.TOOL_ERROR.value: "danger",
-    State.NOT_SENT.value: "danger",
-    State.UNKNOWN.value: "danger",
-    State.DENIED.value: "warning",
-    State.REJECTED.value: "warning",
-    State.EXPIRED.value: "warning",
-    State.PENDING.value: "info",
-    State.DISPATCHED.value: "info",
+    InvocationState.SUCCEEDED.value: "success",
+    InvocationState.TOOL_ERROR.value: "danger",
+    InvocationState.NOT_SENT.value: "danger",
+    InvocationState.UNKNOWN.value: "danger",
+    InvocationState.DENIED.value: "warning",
+    InvocationState.REJECTED.value: "warning",
+    InvocationState.EXPIRED.value: "warning",
+    InvocationState.PENDING.value: "info",
+    InvocationState.DISPATCHED.value: "info",
 }
 _PERIODS = {
     "hour": (_("Last hour"), timedelta(hours=1)),
@@ -72,8 +72,8 @@ class CallStateFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [
             (state.value, state.value.replace("_", " "))
-            for state in State
-            if state is not State.RECEIVED
+            for state in InvocationState
+            if state is not InvocationState.RECEIVED
         ]  # none is kept in that
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -110,7 +110,7 @@ class ConversationFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         named = request.GET.get(self.parameter_name)
-        return [(named, printable(named, 40))] if named else []
+        return [(named, show_invisible_characters(named, 40))] if named else []
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(conversation=self.value()) if self.value() else queryset
@@ -148,7 +148,7 @@ class InvocationAdmin(CallListAdmin):
 
     @display(description=_("called as"))
     def shown_name(self, call: Invocation) -> str:
-        return printable(call.exposed_name, 80)
+        return show_invisible_characters(call.exposed_name, 80)
 
     @display(description=_("state"), label=CALL_COLOURS)
     def shown_state(self, call: Invocation) -> tuple[str, str]:
@@ -156,11 +156,11 @@ class InvocationAdmin(CallListAdmin):
 
     @display(description=_("agent"))
     def shown_agent(self, call: Invocation) -> str:
-        return printable(call.agent_slug)
+        return show_invisible_characters(call.agent_slug)
 
     @display(description=_("server"))
     def shown_server(self, call: Invocation) -> str:
-        return printable(call.server_slug)
+        return show_invisible_characters(call.server_slug)
 
     @display(description=_("duration"), ordering=Coalesce("duration_ms", 0.0))
     def duration(self, call: Invocation) -> str:
@@ -177,15 +177,15 @@ class InvocationAdmin(CallListAdmin):
 
     def overview(self, request: HttpRequest, row: Invocation) -> dict[str, Any]:
         whole = request.GET.get("all") == "1"
-        entries = list(audit.audit_of_call(row)[:100])
+        entries = list(audit.query_audit_of_call(row)[:100])
         return {
             "call": row,
             "parts": _parts(row),
-            "story": call_story.story_of(
+            "story": call_story.list_story_steps(
                 row, entries, people=request.user.has_perm("mcpregistry.view_approvalrequest")
             ),
             "kin": [kin for kin in kin_of(row) if request.user.has_perm(kin.permission)],
-            "links": _links(request, row),
+            "links": _list_links(request, row),
             "may_rule": bool(row.server_slug)
             and request.user.has_perm("mcpregistry.add_policyrule"),
             "conversation": Conversation.objects.filter(pk=row.conversation_id).first()
@@ -199,7 +199,7 @@ class InvocationAdmin(CallListAdmin):
         }
 
 
-def _parts(call: Invocation) -> list[Part]:
+def _parts(call: Invocation) -> list[ResultPart]:
     """What the call answered with, part by part; none where its result is no JSON object or is
     erased."""
     try:
@@ -209,7 +209,7 @@ def _parts(call: Invocation) -> list[Part]:
     return parts_of(result) if isinstance(result, dict) else []
 
 
-def _links(request: HttpRequest, call: Invocation) -> list[tuple[str, str, str]]:
+def _list_links(request: HttpRequest, call: Invocation) -> list[tuple[str, str, str]]:
     """(icon, words, address) of what belongs to the call, as far as this person may see it."""
     may = request.user.has_perm
     found: list[tuple[str, str, str]] = []

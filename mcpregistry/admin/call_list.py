@@ -18,9 +18,9 @@ from unfold.views import ChangeList
 
 from mcpregistry.admin.base import ReadOnlyAdmin
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.text.canonical import digest
-from mcpregistry.domain.text.display import printable
-from mcpregistry.queries.call_search import MOST, calls_with
+from mcpregistry.domain.text.canonical import hash_parts
+from mcpregistry.domain.text.display import show_invisible_characters
+from mcpregistry.queries.call_search import MOST, search_calls
 from mcpregistry.services.records import saved_filters
 
 SORTED = 10_000  # calls that are put into another order than that of time
@@ -80,7 +80,7 @@ class CallListAdmin(ReadOnlyAdmin):
     ) -> tuple[QuerySet[Any], bool]:
         if not search_term.strip():
             return queryset, False
-        found = calls_with(search_term)
+        found = search_calls(search_term)
         request.words_cut = len(found) >= MOST  # type: ignore[attr-defined]
         return queryset.filter(pk__in=found), False
 
@@ -89,7 +89,9 @@ class CallListAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         user = cast(User, request.user)
         kept = (
-            saved_filters.filters_of(user) if user.has_perm("mcpregistry.view_invocation") else []
+            saved_filters.select_filters(user)
+            if user.has_perm("mcpregistry.view_invocation")
+            else []
         )
         here = "&".join(sorted(request.GET.urlencode().split("&"))) if request.GET else ""
         extra = {
@@ -121,7 +123,7 @@ class CallListAdmin(ReadOnlyAdmin):
         request.GET = asked  # type: ignore[assignment]
         cl = self.get_changelist_instance(request)
         cl.formset = None  # nothing is edited in it
-        version = digest(*(f"{row.pk} {row.state}" for row in cl.result_list))[:16]
+        version = hash_parts(*(f"{row.pk} {row.state}" for row in cl.result_list))[:16]
         if version == have:
             return HttpResponse(status=204)
         context = self.admin_site.each_context(request) | {"cl": cl, "opts": self.opts}
@@ -144,7 +146,9 @@ class CallListAdmin(ReadOnlyAdmin):
                 name = saved_filters.remove_filter(user=user, pk=int(said["remove"][:18]))
                 self.message_user(
                     request,
-                    gettext("The filter “{name}” is deleted.").format(name=printable(name)),
+                    gettext("The filter “{name}” is deleted.").format(
+                        name=show_invisible_characters(name)
+                    ),
                     messages.SUCCESS,
                 )
             else:
@@ -159,9 +163,11 @@ class CallListAdmin(ReadOnlyAdmin):
                 query = kept.query
                 self.message_user(
                     request,
-                    gettext("The filter “{name}” is saved.").format(name=printable(kept.name)),
+                    gettext("The filter “{name}” is saved.").format(
+                        name=show_invisible_characters(kept.name)
+                    ),
                     messages.SUCCESS,
                 )
         except SlipsnisseError as error:
-            self.message_user(request, printable(str(error), 500), messages.ERROR)
+            self.message_user(request, show_invisible_characters(str(error), 500), messages.ERROR)
         return HttpResponseRedirect(f"{reverse(_LIST)}?{query.lstrip('?')}")

@@ -22,8 +22,8 @@ from django.forms.widgets import DateTimeBaseInput
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from mcpregistry.domain.text.display import printable
-from mcpregistry.models.sealing import sealed
+from mcpregistry.domain.text.display import show_invisible_characters
+from mcpregistry.models.sealing import find_sealed_columns
 
 OPENED = "_opened"  # the name of the input that carries the fingerprints
 _LONGEST = 300  # characters of the other person's value in a message
@@ -87,7 +87,7 @@ class ConcurrentForm(_ModelForm):
 
     @property
     def _secrets(self) -> dict[str, str]:
-        return {name: column for column, name in sealed(type(self.instance)).items()}
+        return {name: column for column, name in find_sealed_columns(type(self.instance)).items()}
 
     def _fingerprint(self, bound: BoundField) -> str:
         """A digest of what the page shows. A secret is not shown, so its sealed text has a digest
@@ -105,7 +105,7 @@ class ConcurrentForm(_ModelForm):
         return _(
             'Another user changed this to "%(value)s" after you opened the page. Save again to replace it '
             "with your value."
-        ) % {"value": printable(_for_people(bound), _LONGEST)}
+        ) % {"value": show_invisible_characters(_for_people(bound), _LONGEST)}
 
 
 class ConcurrentAdmin:

@@ -20,13 +20,13 @@ from unfold.widgets import UnfoldAdminSelectWidget
 
 from mcpregistry.admin.name_field import NameField
 from mcpregistry.calls import catalog
-from mcpregistry.domain.hosts.connection import BEARER_VARIABLE, Connection
-from mcpregistry.domain.hosts.panel import CHOICES, Panel, panel
+from mcpregistry.domain.hosts.connection import BEARER_VARIABLE, EndpointConnection
+from mcpregistry.domain.hosts.panel import CHOICES, Panel, build_panel
 from mcpregistry.models import Agent, Endpoint
-from mcpregistry.queries.calls import first_call
-from mcpregistry.queries.setting_up import agents_of_hosts
-from mcpregistry.services.hosts import ways
-from mcpregistry.services.policy.table import why_nothing
+from mcpregistry.queries.calls import find_first_call
+from mcpregistry.queries.setup_state import agents_of_hosts
+from mcpregistry.services.hosts import host_connections
+from mcpregistry.services.policy.table import find_commonest_cause
 
 _STOP = 286  # the page takes this answer and asks no more
 _LONGEST = timedelta(days=1)
@@ -71,7 +71,7 @@ def connect(request: HttpRequest) -> HttpResponse:
         "form": form,
     }
     if form.is_valid():
-        context |= _shown(request, form.cleaned_data)
+        context |= _describe_connection(request, form.cleaned_data)
     return TemplateResponse(request, "admin/mcpregistry/connect.html", context)
 
 
@@ -90,7 +90,7 @@ def live(request: HttpRequest) -> HttpResponse:
         return HttpResponse(status=404)
     now = timezone.now()
     moment = max(datetime.fromtimestamp(int(since), UTC), now - _LONGEST)
-    call = first_call(agent=agent, endpoint=endpoint, since=moment)
+    call = find_first_call(agent=agent, endpoint=endpoint, since=moment)
     context = {"call": call, "agent": agent, "endpoint": endpoint}
     return TemplateResponse(
         request, "admin/mcpregistry/connect_wait.html", context, status=_STOP if call else 200
@@ -103,8 +103,10 @@ def with_token(
     """For the page that shows a new token: every host's entry over HTTP with that token in it."""
     if endpoint is None:
         return {}
-    connection = ways.way(endpoint=endpoint.slug, agent=agent.slug, http=True, token=token)
-    panels = [panel(slug, connection) for _, titles in _HOSTS for slug, _ in titles]
+    connection = host_connections.build_connection(
+        endpoint=endpoint.slug, agent=agent.slug, http=True, token=token
+    )
+    panels = [build_panel(slug, connection) for _, titles in _HOSTS for slug, _ in titles]
     usable = [{"panel": one, "writing": ""} for one in panels if not one.refused]
     return {"panels": usable, "endpoint": endpoint} | _waiting(request, agent.slug, endpoint.slug)
 
@@ -121,33 +123,45 @@ def _defaults(said: QueryDict) -> dict[str, str]:
     return found
 
 
-def _shown(request: HttpRequest, said: dict[str, Any]) -> dict[str, Any]:
+def _describe_connection(request: HttpRequest, said: dict[str, Any]) -> dict[str, Any]:
     agent = said["agent"]
     endpoint = said["endpoint"]
     http = said["way"] == "http"
     if said["way"] == "workspace":  # the directory in which the host runs decides the endpoint
-        connection = ways.way(endpoint="", agent=agent.slug, http=False)
-        shown = {"agent": agent, "workspace": True, "seen": True, "withheld": ways.withheld()}
+        connection = host_connections.build_connection(endpoint="", agent=agent.slug, http=False)
+        shown = {
+            "agent": agent,
+            "workspace": True,
+            "seen": True,
+            "withheld": host_connections.list_withheld_variables(),
+        }
         return _panel(said["host"], connection) | shown
-    connection = ways.way(endpoint=endpoint.slug, agent=agent.slug, http=http)
+    connection = host_connections.build_connection(
+        endpoint=endpoint.slug, agent=agent.slug, http=http
+    )
     now = timezone.now()
-    seen = catalog.sees_anything(agent, endpoint, now=now)
+    seen = catalog.can_see_anything(agent, endpoint, now=now)
     context = _panel(said["host"], connection) | {
         "agent": agent,
         "endpoint": endpoint,
         "http": http,
         "seen": seen,
-        "cause": None if seen else why_nothing(agent, endpoint, now),
+        "cause": None if seen else find_commonest_cause(agent, endpoint, now),
     }
-    context |= {"withheld": [] if http else ways.withheld(), "variable": BEARER_VARIABLE}
+    context |= {
+        "withheld": [] if http else host_connections.list_withheld_variables(),
+        "variable": BEARER_VARIABLE,
+    }
     return context | _waiting(request, agent.slug, endpoint.slug)
 
 
-def _panel(slug: str, connection: Connection) -> dict[str, Any]:
-    found: Panel = panel(slug, connection)
+def _panel(slug: str, connection: EndpointConnection) -> dict[str, Any]:
+    found: Panel = build_panel(slug, connection)
     return {
         "panel": found,
-        "writing": ways.writing_command(slug, connection) if found.written else "",
+        "writing": host_connections.build_connect_command(slug, connection)
+        if found.written
+        else "",
     }
 
 

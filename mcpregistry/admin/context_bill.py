@@ -21,15 +21,15 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext
 
-from mcpregistry.admin.asking import question
 from mcpregistry.admin.base import actor
-from mcpregistry.calls.context_bill import DAYS, Bill, bill, holder_of
+from mcpregistry.admin.question_page import question
+from mcpregistry.calls.context_bill import DAYS, Bill, build_bill, choose_grant_holder
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.text.canonical import digest
-from mcpregistry.domain.text.display import printable
-from mcpregistry.domain.text.undo import undo_said
+from mcpregistry.domain.text.canonical import hash_parts
+from mcpregistry.domain.text.display import show_invisible_characters
+from mcpregistry.domain.text.undo_texts import explain_undo
 from mcpregistry.models import Agent, Endpoint, Tool
-from mcpregistry.queries.calls import known_days
+from mcpregistry.queries.calls import count_known_days
 from mcpregistry.services.policy import hiding
 
 _PERIODS = (7, DAYS, 90)  # days
@@ -47,15 +47,15 @@ def page(request: HttpRequest) -> HttpResponse:
     agents, endpoints = (
         rows.filter(enabled=True).order_by("slug") for rows in (Agent.objects, Endpoint.objects)
     )
-    agent = _chosen(agents, _text(request.GET, "agent"), "local")
-    endpoint = _chosen(endpoints, _text(request.GET, "endpoint"), "default")
+    agent = _choose_row(agents, _text(request.GET, "agent"), "local")
+    endpoint = _choose_row(endpoints, _text(request.GET, "endpoint"), "default")
     days = _days_of(request.GET.get("days", ""))
     now = timezone.now()
     holder = None
     found = None
     if agent and endpoint:
-        holder = holder_of(agent, endpoint, by_list=_by_list(request.GET))
-        found = bill(agent, endpoint, now=now, days=days, holder=holder)
+        holder = choose_grant_holder(agent, endpoint, by_list=_by_list(request.GET))
+        found = build_bill(agent, endpoint, now=now, days=days, holder=holder)
     context = admin.site.each_context(request) | {
         "title": gettext("Context bill"),
         "agents": _names(agents),
@@ -69,7 +69,7 @@ def page(request: HttpRequest) -> HttpResponse:
         "left_out": max(0, len(found.lines) - _SHOWN) if found else 0,
         "may_hide": request.user.has_perms(_MAY_HIDE),
         "by_list": holder is not agent,
-        "known": known_days(now),
+        "known": count_known_days(now),
         "then": found.total - found.wasted if found else 0,
     }
     return TemplateResponse(request, "admin/mcpregistry/context_bill.html", context)
@@ -96,34 +96,34 @@ def hide(request: HttpRequest) -> HttpResponse:
     endpoint = Endpoint.objects.filter(slug=_text(said, "endpoint")).first()
     if agent is None or endpoint is None:
         return HttpResponseRedirect(reverse("context-bill"))
-    holder = holder_of(agent, endpoint, by_list=_by_list(said))
-    found = bill(
+    holder = choose_grant_holder(agent, endpoint, by_list=_by_list(said))
+    found = build_bill(
         agent, endpoint, now=timezone.now(), days=_days_of(said.get("days", "")), holder=holder
     )
     back = f"{reverse('context-bill')}?{urlencode([(name, _text(said, name)) for name in _KEPT])}"
     if found is None:
         return HttpResponseRedirect(back)
-    tools = _ticked(said, found)
+    tools = _find_ticked_tools(said, found)
     if not tools:
         messages.warning(request, gettext("First, select the tools to hide."))
         return HttpResponseRedirect(back)
     try:
-        return _decided(
+        return _hide_tools(
             request, holder, tools, _sentences(holder, agent, endpoint, found, tools), back
         )
     except SlipsnisseError as error:
-        messages.error(request, printable(str(error), 1_000))
+        messages.error(request, show_invisible_characters(str(error), 1_000))
         return HttpResponseRedirect(back)
 
 
-def _decided(
+def _hide_tools(
     request: HttpRequest,
     holder: Agent | Endpoint,
     tools: list[Tool],
     sentences: list[str],
     back: str,
 ) -> HttpResponse:
-    sure = digest("sure", *sentences, *(str(tool.pk) for tool in tools))
+    sure = hash_parts("sure", *sentences, *(str(tool.pk) for tool in tools))
     if request.POST.get("sure") != sure:
         chosen = (
             [("unused", "1")]
@@ -141,7 +141,7 @@ def _decided(
             back=back,
             kept=kept,
         )
-    gone, made = hiding.hide(holder, tools, actor=actor(request), user=request.user)  # type: ignore[arg-type]
+    gone, made = hiding.hide_tools(holder, tools, actor=actor(request), user=request.user)  # type: ignore[arg-type]
     done = gettext(
         "Hidden tools: {tools}. Revoked grants: {gone}. New grants for the other tools: {made}."
     )
@@ -159,7 +159,7 @@ def _sentences(
         whose = gettext("the grants of the agent {name}, on all endpoints").format(name=holder)
     else:
         whose = gettext("the list of the endpoint {name}, for all agents").format(name=holder)
-    then = found.without({tool.pk for tool in tools})
+    then = found.count_without({tool.pk for tool in tools})
     return [
         gettext("These tools are removed from {whose}: {tools}.").format(whose=whose, tools=named),
         gettext(
@@ -169,11 +169,11 @@ def _sentences(
         gettext(
             "Each turn of {agent} on {endpoint} then has about {then:,} tokens of definitions instead of {now:,}."
         ).format(agent=agent, endpoint=endpoint, then=then, now=found.total),
-        undo_said(hiding.changes(holder, tools)),
+        explain_undo(hiding.count_grant_changes(holder, tools)),
     ]
 
 
-def _ticked(said: QueryDict, found: Bill) -> list[Tool]:
+def _find_ticked_tools(said: QueryDict, found: Bill) -> list[Tool]:
     """Those that were ticked; of "unused" all that were not called. What is not on the bill is left
     out."""
     known = {line.tool_id for line in found.lines if not line.own and line.tool_id > 0}
@@ -190,7 +190,7 @@ def _ticked(said: QueryDict, found: Bill) -> list[Tool]:
     )
 
 
-def _chosen(rows: QuerySet[Any], wanted: str, usual: str) -> Any:
+def _choose_row(rows: QuerySet[Any], wanted: str, usual: str) -> Any:
     named = {row.slug: row for row in rows.filter(slug__in=[wanted, usual])}
     return named.get(wanted) or named.get(usual) or rows.first()
 

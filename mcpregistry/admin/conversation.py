@@ -23,16 +23,16 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import CappedPaginator, Verb, actor
-from mcpregistry.admin.by_name import by_name
 from mcpregistry.admin.fields import WordsField
 from mcpregistry.admin.forms import RecordForm
-from mcpregistry.admin.live import LiveAdmin, Part
+from mcpregistry.admin.live_parts import LiveAdmin, LivePart
+from mcpregistry.admin.name_filters import by_name
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Conversation
 from mcpregistry.models.conversation import LONGEST_MESSAGE, MessageKind
-from mcpregistry.queries.calls import latest_calls
-from mcpregistry.queries.conversations import latest_messages
+from mcpregistry.queries.calls import query_latest_calls
+from mcpregistry.queries.conversations import list_latest_messages
 from mcpregistry.services.conversations import lifecycle, messages
 
 STATE_COLOURS = {"open": "success", "ended": "info"}
@@ -62,7 +62,7 @@ class ConversationForm(RecordForm[Conversation]):
 
 
 def _end(request: HttpRequest, row: Conversation) -> str:
-    lifecycle.end(conversation=row, actor=actor(request))
+    lifecycle.end_conversation(conversation=row, actor=actor(request))
     return gettext("The conversation has ended. Calls that name it are refused.")
 
 
@@ -126,7 +126,7 @@ class ConversationAdmin(LiveAdmin):
 
     @display(description=_("conversation"))
     def shown_title(self, row: Conversation) -> str:
-        return printable(str(row), 100)
+        return show_invisible_characters(str(row), 100)
 
     @display(description=_("state"), label=STATE_COLOURS)
     def shown_state(self, row: Conversation) -> str:
@@ -134,13 +134,13 @@ class ConversationAdmin(LiveAdmin):
 
     @display(description=_("visible servers"))
     def shown_servers(self, row: Conversation) -> str:
-        return printable(", ".join(row.servers), 60) or gettext("all servers")
+        return show_invisible_characters(", ".join(row.servers), 60) or gettext("all servers")
 
     def overview(self, request: HttpRequest, row: Conversation) -> dict[str, Any]:
         may_see = request.user.has_perm("mcpregistry.view_invocation")
-        calls = latest_calls(conversation=row, limit=_CALLS_SHOWN) if may_see else ()
+        calls = query_latest_calls(conversation=row, limit=_CALLS_SHOWN) if may_see else ()
         writes = request.user.has_perm(_WRITE) and row.state != Conversation.State.ENDED
-        return _told(request, row) | {
+        return _list_messages(request, row) | {
             "conversation": row,
             "state_colour": STATE_COLOURS.get(row.state, ""),
             "calls": calls,
@@ -151,9 +151,11 @@ class ConversationAdmin(LiveAdmin):
             "longest": LONGEST_MESSAGE,
         }
 
-    def live_part(self, request: HttpRequest, row: Conversation, name: str) -> Part:
+    def live_part(self, request: HttpRequest, row: Conversation, name: str) -> LivePart:
         goes_on = row.state != Conversation.State.ENDED
-        return Part("admin/mcpregistry/conversation_messages.html", _told(request, row), goes_on)
+        return LivePart(
+            "admin/mcpregistry/conversation_messages.html", _list_messages(request, row), goes_on
+        )
 
     def get_urls(self) -> list[URLPattern]:
         say = self.admin_site.admin_view(self.say_view)
@@ -173,7 +175,7 @@ class ConversationAdmin(LiveAdmin):
             raise PermissionDenied
         back = reverse("admin:mcpregistry_conversation_change", args=[row.pk])
         try:
-            messages.say(
+            messages.add_message(
                 conversation=row,
                 kind=MessageKind.IN,
                 text=request.POST.get("text", ""),
@@ -181,11 +183,13 @@ class ConversationAdmin(LiveAdmin):
                 user=cast(User, request.user),
             )
         except SlipsnisseError as error:
-            return self._refused(request, error, back)
+            return self._redirect_with_error(request, error, back)
         return HttpResponseRedirect(f"{back}#say")
 
 
-def _told(request: HttpRequest, row: Conversation) -> dict[str, Any]:
+def _list_messages(request: HttpRequest, row: Conversation) -> dict[str, Any]:
     return {
-        "said": latest_messages(row) if request.user.has_perm("mcpregistry.view_message") else []
+        "said": list_latest_messages(row)
+        if request.user.has_perm("mcpregistry.view_message")
+        else []
     }

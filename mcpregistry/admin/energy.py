@@ -15,17 +15,17 @@ from unfold.decorators import display
 
 from mcpregistry.admin.base import CappedPaginator, ReadOnlyAdmin, RecordAdmin, Verb, actor
 from mcpregistry.admin.forms import RecordForm
-from mcpregistry.domain.energy import Level
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.energy import EnergyLevel
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import EnergyEntry, EnergyPool
 from mcpregistry.queries import energy
 from mcpregistry.services.energy import pools
 
 LEVEL_COLOURS = {
-    Level.OK: "success",
-    Level.LOW: "warning",
-    Level.CRITICAL: "danger",
-    Level.EMPTY: "danger",
+    EnergyLevel.OK: "success",
+    EnergyLevel.LOW: "warning",
+    EnergyLevel.CRITICAL: "danger",
+    EnergyLevel.EMPTY: "danger",
 }
 _ENTRIES_SHOWN = 20
 
@@ -33,7 +33,7 @@ _ENTRIES_SHOWN = 20
 def level_of(row: EnergyPool, request: HttpRequest, agent: str = "") -> dict[str, Any]:
     """What ``energy_level.html`` shows of a pool read ``with_reserved``, on its page and those of
     its agents."""
-    stand = pools.standing(row)
+    stand = pools.load_pool_standing(row)
     may_see = request.user.has_perm("mcpregistry.view_energyentry")
     return {
         "pool": row,
@@ -122,17 +122,20 @@ class EnergyPoolAdmin(RecordAdmin):
 
     @display(description=_("level"))
     def shown_level(self, row: EnergyPool) -> str:
-        return f"{pools.standing(row).level:.1f}"
+        return f"{pools.load_pool_standing(row).level:.1f}"
 
     @display(
         description=_("state"), label={each.value: colour for each, colour in LEVEL_COLOURS.items()}
     )
     def shown_state(self, row: EnergyPool) -> str:
-        return pools.standing(row).state.value
+        return pools.load_pool_standing(row).state.value
 
     @display(description=_("agents"))
     def shown_agents(self, row: EnergyPool) -> str:
-        return printable(", ".join(agent.slug for agent in row.agents.all()), 100) or "none"
+        return (
+            show_invisible_characters(", ".join(agent.slug for agent in row.agents.all()), 100)
+            or "none"
+        )
 
     def overview(self, request: HttpRequest, row: EnergyPool) -> dict[str, Any]:
         may_see = request.user.has_perm("mcpregistry.view_energyentry")

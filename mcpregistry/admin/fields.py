@@ -19,7 +19,7 @@ from unfold.widgets import (
 )
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.servers.launch import as_words
+from mcpregistry.domain.servers.launch import split_pasted_command
 from mcpregistry.models.sealing import seal, unseal
 
 MASK = "•••"
@@ -120,7 +120,7 @@ class CommandField(WordsField):
         if len(words) > 1 and (value or "").lstrip().startswith("["):
             return words  # whoever writes a JSON list has parted the words
         try:
-            return as_words(words, is_file=lambda word: shutil.which(word) is not None)
+            return split_pasted_command(words, is_file=lambda word: shutil.which(word) is not None)
         except ConfigInvalid as error:
             raise forms.ValidationError(str(error)) from error
 
@@ -181,7 +181,7 @@ class SecretsField(forms.CharField):
 
     def prepare_value(self, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return masked(value)
+            return mask_pairs(value)
         return self._unseen(value) if isinstance(value, _Typed) else value
 
     def _unseen(self, typed: _Typed) -> _Typed:
@@ -231,12 +231,12 @@ class SecretsField(forms.CharField):
         return name, kept[name]
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        return masked(initial or {}).splitlines() != [
+        return mask_pairs(initial or {}).splitlines() != [
             line.strip() for line in (data or "").splitlines() if line.strip()
         ]
 
 
-def masked(pairs: Mapping[str, str]) -> str:
+def mask_pairs(pairs: Mapping[str, str]) -> str:
     """The names, each with the mask for its value. A reference such as ${VAR} is masked like any
     value."""
     return "\n".join(f"{name}={MASK}" for name in sorted(pairs))

@@ -14,8 +14,8 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import CappedPaginator, ReadOnlyAdmin, Verb, actor
-from mcpregistry.admin.by_name import by_name
-from mcpregistry.domain.text.display import printable
+from mcpregistry.admin.name_filters import by_name
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import HostSession
 from mcpregistry.queries import host_sessions as queries
 from mcpregistry.services import host_sessions
@@ -75,7 +75,7 @@ class HostSessionAdmin(ReadOnlyAdmin):
 
     def overview(self, request: HttpRequest, row: HostSession) -> dict[str, Any]:
         return {
-            "session": queries.shown(row),
+            "session": queries.describe_session(row),
             "state_colour": STATE_COLOURS.get(queries.state(row), ""),
         }
 
@@ -97,7 +97,7 @@ class HostSessionAdmin(ReadOnlyAdmin):
 
     @display(description=_("host"))
     def shown_host(self, row: HostSession) -> str:
-        return printable(queries.host(row), 100)
+        return show_invisible_characters(queries.host(row), 100)
 
     @display(description=_("state"), label=STATE_COLOURS)
     def shown_state(self, row: HostSession) -> str:
@@ -105,8 +105,10 @@ class HostSessionAdmin(ReadOnlyAdmin):
 
     @display(description=_("transport"))
     def shown_door(self, row: HostSession) -> str:
-        return ", ".join(filter(None, (row.door, printable(row.protocol_version, 20))))
+        return ", ".join(
+            filter(None, (row.door, show_invisible_characters(row.protocol_version, 20)))
+        )
 
     @display(description=_("dedicated connections"))
     def own(self, row: HostSession) -> str:
-        return printable(", ".join(queries.servers(row)), 80) or "none"
+        return show_invisible_characters(", ".join(queries.servers(row)), 80) or "none"

@@ -18,16 +18,16 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
 from mcpregistry.admin.confirm_page import ConfirmPage
-from mcpregistry.admin.live import LiveAdmin, Part
+from mcpregistry.admin.live_parts import LiveAdmin, LivePart
 from mcpregistry.admin.name_field import NameField
 from mcpregistry.admin.use_bundle import UseBundlePage
 from mcpregistry.domain.installs.states import InstallState
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Install, Server
 from mcpregistry.models.install import ECOSYSTEMS
 from mcpregistry.models.server import Transport
 from mcpregistry.services.installs import offers, requests
-from mcpregistry.services.registry import settings
+from mcpregistry.services.registry import bundle_settings
 
 STATE_COLOURS = {
     "installed": "success",
@@ -57,7 +57,7 @@ _DOING = {
 }
 
 
-class AskForm(forms.ModelForm):  # type: ignore[type-arg]
+class InstallRequestForm(forms.ModelForm):  # type: ignore[type-arg]
     """What people ask for: a name, and perhaps a version."""
 
     ecosystem = forms.ChoiceField(
@@ -85,10 +85,12 @@ class ApprovePage(ConfirmPage[Install]):
     permissions = ("mcpregistry.approve_install",)
 
     def title(self, record: Install) -> str:
-        return gettext("Approve {package}").format(package=printable(str(record), 200))
+        return gettext("Approve {package}").format(
+            package=show_invisible_characters(str(record), 200)
+        )
 
     def confirm(self, record: Install, *, shown: str, actor: str, user: object) -> str:
-        requests.approve(install=record, lock_sha256=shown, actor=actor, user=user)
+        requests.approve_lock(install=record, lock_sha256=shown, actor=actor, user=user)
         return gettext(
             "The package is approved. A worker is installing it. The package is not started yet."
         )
@@ -101,7 +103,7 @@ class ApprovePage(ConfirmPage[Install]):
 
 
 def _use(request: HttpRequest, row: Install) -> str:
-    server = requests.use(install=row, actor=actor(request))
+    server = requests.use_install(install=row, actor=actor(request))
     return gettext(
         "The server {server} now uses this package. It is a draft until you confirm its launch on its page."
     ).format(server=server.slug)
@@ -117,7 +119,7 @@ def _roll_back(request: HttpRequest, row: Install) -> str:
 
 
 def _remove(request: HttpRequest, row: Install) -> str:
-    requests.remove(install=row, actor=actor(request))
+    requests.remove_install(install=row, actor=actor(request))
     return gettext("The package is deleted. Its folder is deleted within a minute.")
 
 
@@ -125,7 +127,7 @@ def _in_use(row: Install) -> bool:
     return (
         row.state == InstallState.INSTALLED
         and row.server is not None
-        and row.started_by(row.server.command)
+        and row.is_started_by(row.server.command)
     )
 
 
@@ -145,7 +147,7 @@ def _removable(row: Install) -> bool:
 class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
     """Installed packages: asked for by a form, then looked at, approved and used by buttons."""
 
-    form = AskForm
+    form = InstallRequestForm
     list_display = (
         "shown",
         "ecosystem",
@@ -182,7 +184,11 @@ class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
             ),
             _use,
             applies=lambda row: (
-                _usable(row) and (settings.way_for(row) is None or requests.runs_one(row))
+                _usable(row)
+                and (
+                    bundle_settings.find_bundle_option(row) is None
+                    or requests.has_running_install(row)
+                )
             ),
             style="primary",
         ),
@@ -197,7 +203,8 @@ class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
             page="mcpregistry_install_configure",
             style="primary",
             applies=lambda row: (
-                row.state == InstallState.INSTALLED and settings.way_for(row) is not None
+                row.state == InstallState.INSTALLED
+                and bundle_settings.find_bundle_option(row) is not None
             ),
         ),
         Verb(
@@ -207,7 +214,9 @@ class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
             "undo",
             _("Start the server from the previous package again."),
             _roll_back,
-            applies=lambda row: _in_use(row) and requests.previous(row.server) is not None,
+            applies=lambda row: (
+                _in_use(row) and requests.find_previous_install(row.server) is not None
+            ),
         ),
         Verb(
             "remove",
@@ -229,14 +238,14 @@ class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (
-            AskForm.Meta.fields
+            InstallRequestForm.Meta.fields
             if obj is None
             else ("requested_by", "created_at", "approved_by", "approved_at")
         )
 
     def save(self, request: HttpRequest, row: Any, form: Any) -> None:
         given = form.cleaned_data
-        asked = requests.resolve(
+        asked = requests.request_install(
             ecosystem=given["ecosystem"],
             package=given["package"],
             version=given["wanted"],
@@ -280,14 +289,14 @@ class InstallAdmin(LiveAdmin, ReadOnlyAdmin):
 
     @display(description=_("requester"))
     def shown_by(self, row: Install) -> str:
-        return printable(row.requested_by, 80)
+        return show_invisible_characters(row.requested_by, 80)
 
     def overview(self, request: HttpRequest, row: Install) -> dict[str, Any]:
         return _context(row) | {"live_url": self.live_url(row)}
 
-    def live_part(self, request: HttpRequest, row: Install, name: str) -> Part:
+    def live_part(self, request: HttpRequest, row: Install, name: str) -> LivePart:
         goes_on = row.state in GOES_ON
-        return Part(
+        return LivePart(
             "admin/mcpregistry/install_state.html", _context(row) | {"ended": not goes_on}, goes_on
         )
 
@@ -298,16 +307,16 @@ def _context(row: Install) -> dict[str, Any]:
         "goes_on": row.state in GOES_ON,
         "doing": _DOING.get(InstallState(row.state), ""),
         "state_colour": STATE_COLOURS.get(row.state, ""),
-        "users": requests.users_of(row),
+        "users": requests.list_using_servers(row),
     } | lock_facts(row)
 
 
 def lock_facts(row: Install) -> dict[str, Any]:
     """The lock's packages with their licences, and how it differs from the installation before."""
-    lock = requests.lock_of(row)
+    lock = requests.read_lock(row)
     packages = lock.packages if lock else ()
     decided = row.state != InstallState.WAITING  # what is new matters to whoever decides on it
-    new = set() if decided else {each.name for each in packages} - requests.known_packages(row)
+    new = set() if decided else {each.name for each in packages} - requests.list_known_packages(row)
     shown = [
         (each, row.licences.get(each.name, ""), each.name in new)
         for each in packages[:PACKAGES_SHOWN]
@@ -317,11 +326,11 @@ def lock_facts(row: Install) -> dict[str, Any]:
             row.licences.get(each.name) or gettext("not known") for each in packages
         ).most_common(),
         "new": None if decided else len(new),
-        "command": requests.command_of(row),
+        "command": requests.build_command(row),
         "packages": shown,
         "count": len(packages),
         "more": len(packages) - len(shown),
-        "before": requests.before_it(row),
-        "changes": requests.changes_of(row)[:PACKAGES_SHOWN],
-        "definitions": offers.comparison(row) if row.state == InstallState.INSTALLED else None,
+        "before": requests.find_compared_install(row),
+        "changes": requests.list_lock_changes(row)[:PACKAGES_SHOWN],
+        "definitions": offers.compare_offers(row) if row.state == InstallState.INSTALLED else None,
     }

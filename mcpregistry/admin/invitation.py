@@ -119,14 +119,14 @@ class InvitationAdmin(ReadOnlyAdmin):
         }
         if form.is_valid():
             try:
-                context |= self._made(request, form)
+                context |= self._create_invitation(request, form)
             except SlipsnisseError as error:
                 form.add_error(None, str(error))
         response = TemplateResponse(request, "admin/mcpregistry/invite.html", context)
         add_never_cache_headers(response)
         return response
 
-    def _made(self, request: HttpRequest, form: InviteForm) -> dict[str, Any]:
+    def _create_invitation(self, request: HttpRequest, form: InviteForm) -> dict[str, Any]:
         given = form.cleaned_data
         invitation, raw = invitations.invite(
             name=given["name"],

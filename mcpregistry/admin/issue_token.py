@@ -78,13 +78,13 @@ class IssueTokenPage(RecordPage[Agent]):
         }
         if form.is_valid():
             try:
-                context["token"], context["issued"] = _issued(request, form, agent=agent)
+                context["token"], context["issued"] = _issue_from_form(request, form, agent=agent)
                 context |= with_token(
                     request, agent, form.cleaned_data["endpoint"], str(context["issued"])
                 )
             except SlipsnisseError as error:
                 form.add_error(None, str(error))
-        return _shown_once(request, context)
+        return _show_once(request, context)
 
 
 def own_token(request: HttpRequest, admin: RecordAdmin) -> HttpResponse:
@@ -100,15 +100,15 @@ def own_token(request: HttpRequest, admin: RecordAdmin) -> HttpResponse:
     }
     if form.is_valid():
         try:
-            context["token"], context["issued"] = _issued(
+            context["token"], context["issued"] = _issue_from_form(
                 request, form, user=cast(User, request.user)
             )
         except SlipsnisseError as error:
             form.add_error(None, str(error))
-    return _shown_once(request, context)
+    return _show_once(request, context)
 
 
-def _issued(
+def _issue_from_form(
     request: HttpRequest, form: LifeForm, *, agent: Agent | None = None, user: User | None = None
 ) -> tuple[Token, str]:
     life = timedelta(days=form.cleaned_data["days"])
@@ -122,5 +122,5 @@ def _issued(
 
 
 @never_cache
-def _shown_once(request: HttpRequest, context: dict[str, object]) -> HttpResponse:
+def _show_once(request: HttpRequest, context: dict[str, object]) -> HttpResponse:
     return TemplateResponse(request, "admin/mcpregistry/issue_token.html", context)

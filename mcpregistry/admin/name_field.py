@@ -13,7 +13,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext
 from unfold.widgets import INPUT_CLASSES, UnfoldAdminSelectWidget
 
-from mcpregistry.admin.by_name import FEW
+from mcpregistry.admin.name_filters import FEW
 
 
 class NameWidget(UnfoldAdminSelectWidget):
@@ -32,13 +32,13 @@ class NameWidget(UnfoldAdminSelectWidget):
         if not self._has_many():
             return super().render(name, value, attrs, renderer)
         context = forms.Widget.get_context(
-            self, name, value, self._found_while_typing(name) | (attrs or {})
+            self, name, value, self._build_search_attributes(name) | (attrs or {})
         )
         context["widget"] |= {"type": "search", "value": value or ""}
         field = self._render("django/forms/widgets/input.html", context, renderer)
         return format_html('{}<datalist id="names-of-{}"></datalist>', field, name)
 
-    def _found_while_typing(self, name: str) -> dict[str, str]:
+    def _build_search_attributes(self, name: str) -> dict[str, str]:
         asked = {"field": name} | ({"usable": "1"} if self.usable else {})
         return {
             "class": " ".join(INPUT_CLASSES),

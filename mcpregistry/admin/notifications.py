@@ -21,13 +21,17 @@ from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
 from mcpregistry.admin.fields import SecretField, WordsField
 from mcpregistry.admin.forms import RecordForm
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.notifications.events import TITLES, Event
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.notifications.events import TITLES, NotificationEvent
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Channel, Delivery, SlackIdentity
 from mcpregistry.services.notifications import outbox
 
 STATE_COLOURS = {"sent": "success", "waiting": "info", "failed": "warning", "given up": "danger"}
-_EVENTS = [(event.value, TITLES[event]) for event in Event if event is not Event.TEST]
+_EVENTS = [
+    (event.value, TITLES[event])
+    for event in NotificationEvent
+    if event is not NotificationEvent.TEST
+]
 
 
 def _test(request: HttpRequest, channel: Channel) -> str:
@@ -90,14 +94,14 @@ class ChannelForm(RecordForm[Channel]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.instance.pk and "url" in self.fields:
-            self.fields["url"].initial = _stored_url(self.instance)
+            self.fields["url"].initial = _load_url(self.instance)
 
     def access(self) -> dict[str, str]:
         """What the form says of the sealed ``access``; an empty secret keeps the stored one."""
         return {name: self.cleaned_data.get(name) or "" for name in ("url", "signing", "token")}
 
 
-def _stored_url(channel: Channel) -> str:
+def _load_url(channel: Channel) -> str:
     try:
         return str(channel.access.get("url", ""))
     except ConfigInvalid:  # sealed with a key that is lost: it can be entered anew
@@ -188,7 +192,7 @@ class ChannelAdmin(RecordAdmin):
     @display(description=_("destination"))
     def goes_to(self, channel: Channel) -> str:
         try:
-            return printable(channel.origin, 200)
+            return show_invisible_characters(channel.origin, 200)
         except ConfigInvalid:
             return gettext("the address cannot be decrypted; enter it again")
 
@@ -216,7 +220,7 @@ class ChannelAdmin(RecordAdmin):
             parts.append(
                 gettext("rules {names}").format(names=", ".join(rule.name for rule in chosen))
             )
-        return printable("; ".join(parts), 300)
+        return show_invisible_characters("; ".join(parts), 300)
 
     @display(description=_("pending deliveries"), ordering="owed")
     def open_count(self, channel: Any) -> int:
@@ -278,11 +282,11 @@ class DeliveryAdmin(ReadOnlyAdmin):
 
     @display(description=_("error"))
     def error(self, delivery: Delivery) -> str:
-        return printable(delivery.last_error, 300)
+        return show_invisible_characters(delivery.last_error, 300)
 
     @display(description=_("message"))
     def shown_body(self, delivery: Delivery) -> str:
-        text = printable(json.dumps(delivery.facts, indent=2, ensure_ascii=False))
+        text = show_invisible_characters(json.dumps(delivery.facts, indent=2, ensure_ascii=False))
         return format_html('<pre class="sn-pre sn-tall">{}</pre>', text)
 
     @admin.action(description=_("Send the selected messages again"), permissions=["redeliver"])

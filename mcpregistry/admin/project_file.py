@@ -15,10 +15,10 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
-from mcpregistry.admin.by_name import by_name
+from mcpregistry.admin.bulk_actions import asks_first
 from mcpregistry.admin.confirm_page import ConfirmPage
-from mcpregistry.admin.selected import asks_first
-from mcpregistry.domain.text.display import printable
+from mcpregistry.admin.name_filters import by_name
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import ProjectFile
 from mcpregistry.models.project_file import SHORT
 from mcpregistry.services.exchange import projects
@@ -39,13 +39,13 @@ class ConfirmProjectPage(ConfirmPage[ProjectFile]):
 
     def title(self, record: ProjectFile) -> str:
         return gettext("Confirm the servers of {directory}").format(
-            directory=printable(record.directory, 200)
+            directory=show_invisible_characters(record.directory, 200)
         )
 
     def facts(self, record: ProjectFile) -> dict[str, Any]:
-        return projects.facts_of(record) | {
-            "masked": projects.launches_in_full(record),
-            "environments": projects.environments_in_full(record),
+        return projects.get_shown_facts(record) | {
+            "masked": projects.list_full_launches(record),
+            "environments": projects.list_full_environments(record),
             "shown": record.content,
             "confirmed": record.content == record.confirmed,
             "agent": record.agent_slug,
@@ -63,7 +63,7 @@ class ConfirmProjectPage(ConfirmPage[ProjectFile]):
 def _consequences(rows: Sequence[ProjectFile]) -> list[str]:
     return [
         gettext("The servers of {directory} stop, and its file must be confirmed again.").format(
-            directory=printable(row.directory, 300)
+            directory=show_invisible_characters(row.directory, 300)
         )
         for row in rows
     ]
@@ -72,7 +72,7 @@ def _consequences(rows: Sequence[ProjectFile]) -> list[str]:
 def _take_back(request: HttpRequest, row: ProjectFile) -> str:
     projects.take_back_project(project=row, actor=actor(request))
     return gettext("The confirmation of {directory} is revoked.").format(
-        directory=printable(row.directory, 200)
+        directory=show_invisible_characters(row.directory, 200)
     )
 
 
@@ -146,7 +146,7 @@ class ProjectFileAdmin(ReadOnlyAdmin):
 
     def overview(self, request: HttpRequest, row: ProjectFile) -> dict[str, Any]:
         return {
-            "project": projects.facts_of(row)
+            "project": projects.get_shown_facts(row)
             | {"state": row.state, "colour": STATE_COLOURS[row.state]}
         }
 
@@ -171,4 +171,6 @@ class ProjectFileAdmin(ReadOnlyAdmin):
 
     @display(description=_("servers"))
     def shown_servers(self, row: ProjectFile) -> str:
-        return printable(", ".join(str(line).partition(":")[0] for line in row.summary), 200)
+        return show_invisible_characters(
+            ", ".join(str(line).partition(":")[0] for line in row.summary), 200
+        )

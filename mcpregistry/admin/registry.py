@@ -19,12 +19,12 @@ from mcpregistry.admin.add_entry import AddEntryPage
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
 from mcpregistry.admin.fields import SecretField
 from mcpregistry.admin.forms import RecordForm
-from mcpregistry.admin.live import LiveAdmin, Part
+from mcpregistry.admin.live_parts import LiveAdmin, LivePart
 from mcpregistry.domain.registry.entries import Status
-from mcpregistry.domain.registry.ways import Way
+from mcpregistry.domain.registry.install_options import InstallOption
 from mcpregistry.models import RegistryEntry, RegistrySource
 from mcpregistry.models.registry import OFFERED
-from mcpregistry.services.registry import adding, sources, takebacks
+from mcpregistry.services.registry import add_entries, sources, withdrawn_entries
 
 STATUS_COLOURS = {
     Status.ACTIVE.value: "success",
@@ -94,7 +94,7 @@ class SourceForm(RecordForm[RegistrySource]):
 
 
 def _sync(request: HttpRequest, row: RegistrySource) -> str:
-    sources.ask(source=row, actor=actor(request))
+    sources.request_reading(source=row, actor=actor(request))
     return gettext("A worker reads the registry. This page shows the progress.")
 
 
@@ -132,7 +132,7 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
             _("Read the registry again now."),
             _sync,
             style="primary",
-            applies=lambda row: sources.state_of(row) not in ("reading", "waiting"),
+            applies=lambda row: sources.describe_state(row) not in ("reading", "waiting"),
         ),
     )
 
@@ -154,7 +154,9 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
         return super().get_form(request, obj, change, **kwargs | {"fields": SourceForm.Meta.fields})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[RegistrySource]:
-        return RegistrySource.objects.counted().order_by(*self.get_ordering(request) or ["slug"])
+        return RegistrySource.objects.with_offer_counts().order_by(
+            *self.get_ordering(request) or ["slug"]
+        )
 
     def save(self, request: HttpRequest, row: RegistrySource, form: SourceForm) -> None:  # type: ignore[override]
         sources.save_source(source=row, actor=actor(request), token=form.token_to_store())
@@ -164,7 +166,7 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
 
     @display(description=_("state"), label=STATE_COLOURS)
     def shown_state(self, row: RegistrySource) -> str:
-        return sources.state_of(row)
+        return sources.describe_state(row)
 
     @display(description=_("servers"))
     def shown_entries(self, row: Any) -> int:
@@ -173,9 +175,9 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
     def overview(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         return _stand(row) | {"live_url": self.live_url(row)}
 
-    def live_part(self, request: HttpRequest, row: Any, name: str) -> Part:
+    def live_part(self, request: HttpRequest, row: Any, name: str) -> LivePart:
         stand = _stand(row)
-        return Part(
+        return LivePart(
             "admin/mcpregistry/registry_state.html",
             stand | {"ended": not stand["goes_on"]},
             stand["goes_on"],
@@ -183,7 +185,7 @@ class RegistrySourceAdmin(LiveAdmin, RecordAdmin):
 
 
 def _stand(row: Any) -> dict[str, Any]:
-    state = sources.state_of(row)
+    state = sources.describe_state(row)
     return {
         "source": row,
         "state": state,
@@ -209,7 +211,9 @@ class NewestFilter(admin.SimpleListFilter):
             yield choice if number else {**choice, "display": gettext("Newest")}
 
     def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[RegistryEntry]:
-        found: QuerySet[RegistryEntry] = queryset if self.value() == "all" else queryset.offered()
+        found: QuerySet[RegistryEntry] = (
+            queryset if self.value() == "all" else queryset.filter_offered()
+        )
         return found
 
 
@@ -280,17 +284,17 @@ class RegistryEntryAdmin(ReadOnlyAdmin):
             "open_to": open_to,
             "ways": [
                 (way, _address(request, row, number, way) if open_to else "")
-                for number, way in enumerate(adding.ways_here(row))
+                for number, way in enumerate(add_entries.list_local_options(row))
             ],
-            "servers": takebacks.servers_of(row),
+            "servers": withdrawn_entries.list_entry_servers(row),
             "others": row.source.entries.filter(name=row.name)
             .exclude(pk=row.pk)
             .order_by("-published_at")[:20],
         }
 
 
-def _address(request: HttpRequest, row: RegistryEntry, number: int, way: Way) -> str:
+def _address(request: HttpRequest, row: RegistryEntry, number: int, way: InstallOption) -> str:
     """The form by which it is added; empty for who may not add, and for what cannot be added."""
-    if way.problem or not request.user.has_perm(adding.permission(way)):
+    if way.problem or not request.user.has_perm(add_entries.find_required_permission(way)):
         return ""
     return reverse("admin:mcpregistry_registryentry_add_way", args=[row.pk, number])

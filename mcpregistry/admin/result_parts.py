@@ -17,7 +17,7 @@ _PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ResultPart:
     """One part: ``kind`` as MCP names it, its ``text``, or the ``picture`` as a data address;
     ``about`` says what it is."""
 
@@ -27,7 +27,7 @@ class Part:
     about: str = ""
 
 
-def parts_of(result: Mapping[str, Any]) -> list[Part]:
+def parts_of(result: Mapping[str, Any]) -> list[ResultPart]:
     """Of a result of a tool, a prompt or a resource; only the first 50."""
     for key in ("content", "messages", "contents"):
         listed = result.get(key)
@@ -36,29 +36,31 @@ def parts_of(result: Mapping[str, Any]) -> list[Part]:
     return []
 
 
-def _part(said: Any) -> Part:
+def _part(said: Any) -> ResultPart:
     if not isinstance(said, Mapping):
-        return Part("unknown", text=str(said))
+        return ResultPart("unknown", text=str(said))
     if "role" in said:  # a message of a prompt
         inner = _part(said.get("content"))
-        return Part(inner.kind, inner.text, inner.picture, f"{said['role']} {inner.about}".strip())
+        return ResultPart(
+            inner.kind, inner.text, inner.picture, f"{said['role']} {inner.about}".strip()
+        )
     held = said.get("resource") if said.get("type") == "resource" else said
     held = held if isinstance(held, Mapping) else {}
     kind = str(said.get("type") or "resource")
     about = str(held.get("uri") or "")
     if isinstance(held.get("text"), str):
-        return Part(kind, held["text"], about=about)
+        return ResultPart(kind, held["text"], about=about)
     return _data(kind, about, held)
 
 
-def _data(kind: str, about: str, held: Mapping[str, Any]) -> Part:
+def _data(kind: str, about: str, held: Mapping[str, Any]) -> ResultPart:
     data = held.get("data", held.get("blob"))
     mime = str(held.get("mimeType") or "")
     if not isinstance(data, str):
-        return Part(kind, str(held.get("title") or held.get("name") or ""), about=about)
+        return ResultPart(kind, str(held.get("title") or held.get("name") or ""), about=about)
     about = f"{about} {mime or 'bytes'}, about {len(data) * 3 // 4:,} bytes".strip()
     shown = mime in _PICTURES and len(data) <= MOST_PICTURE and _is_base64(data)
-    return Part(kind, picture=f"data:{mime};base64,{data}" if shown else "", about=about)
+    return ResultPart(kind, picture=f"data:{mime};base64,{data}" if shown else "", about=about)
 
 
 def _is_base64(text: str) -> bool:

@@ -64,7 +64,7 @@ class RotateTokenPage(RecordPage[Token]):
                 context["overlaps"] = bool(overlap)
             except SlipsnisseError as error:
                 form.add_error(None, str(error))
-        return _shown_once(request, context)
+        return _show_once(request, context)
 
 
 def may_be_shown(token: Token, request: HttpRequest) -> bool:
@@ -74,5 +74,5 @@ def may_be_shown(token: Token, request: HttpRequest) -> bool:
 
 
 @never_cache
-def _shown_once(request: HttpRequest, context: dict[str, object]) -> HttpResponse:
+def _show_once(request: HttpRequest, context: dict[str, object]) -> HttpResponse:
     return TemplateResponse(request, "admin/mcpregistry/rotate_token.html", context)

@@ -15,21 +15,21 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
-from mcpregistry.admin.by_name import by_name
+from mcpregistry.admin.bulk_actions import asks_first
+from mcpregistry.admin.disable_confirmation import AsksWhenSwitchedOff
 from mcpregistry.admin.fields import lines_widget
 from mcpregistry.admin.forms import RecordForm
-from mcpregistry.admin.selected import asks_first
-from mcpregistry.admin.switching_off import AsksWhenSwitchedOff
+from mcpregistry.admin.name_filters import by_name
 from mcpregistry.admin.try_rule import MAY_SEE_CALLS, TryRulePage
-from mcpregistry.admin.why import WhyPage
+from mcpregistry.admin.why_page import WhyPage
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.policy.conditions import ConditionInvalid
-from mcpregistry.domain.text.canonical import canonical
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.canonical import encode_canonical_json
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Invocation, Permit, PolicyRule
 from mcpregistry.queries import consequences
 from mcpregistry.services.policy import permits, rules
-from mcpregistry.services.policy.drafts import like
+from mcpregistry.services.policy.drafts import draft_rule_like_call
 
 OUTCOME_COLOURS = {"allow": "success", "ask": "warning", "deny": "danger"}
 FAILURES_SHOWN = 10
@@ -89,7 +89,7 @@ def _make_live(request: HttpRequest, rule: PolicyRule) -> str:
     rules.make_live(rule=rule, actor=actor(request))
     return gettext(
         'The rule "{name}" is enabled. This takes effect in all processes within a second.'
-    ).format(name=printable(rule.name, 200))
+    ).format(name=show_invisible_characters(rule.name, 200))
 
 
 def _switch(request: HttpRequest, rule: PolicyRule, enabled: bool) -> str:
@@ -102,7 +102,7 @@ def _switch(request: HttpRequest, rule: PolicyRule, enabled: bool) -> str:
         text = gettext(
             'The rule "{name}" is disabled. This takes effect in all processes within a second.'
         )
-    return text.format(name=printable(rule.name, 200))
+    return text.format(name=show_invisible_characters(rule.name, 200))
 
 
 @admin.register(PolicyRule)
@@ -215,7 +215,7 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
         try:
             added = rules.add_starter_rules(actor=actor(request))
         except SlipsnisseError as error:
-            return self._refused(request, error, back.url)
+            return self._redirect_with_error(request, error, back.url)
         self.message_user(
             request,
             ngettext(
@@ -245,7 +245,7 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
         call = Invocation.objects.filter(pk=request.GET.get("call", "")).first()
         if call is None or not request.user.has_perm("mcpregistry.view_invocation"):
             return dict(super().get_changeform_initial_data(request))
-        return initial_of(like(call))
+        return initial_of(draft_rule_like_call(call))
 
     def response_add(
         self, request: HttpRequest, obj: PolicyRule, *args: Any, **kwargs: Any
@@ -263,7 +263,7 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
         return HttpResponseRedirect(reverse("admin:mcpregistry_policyrule_try_one", args=[rule.pk]))
 
     def overview(self, request: HttpRequest, row: PolicyRule) -> dict[str, Any]:
-        return {"rule": row, "failures": rules.failures(row)[:FAILURES_SHOWN]}
+        return {"rule": row, "failures": rules.select_failures(row)[:FAILURES_SHOWN]}
 
     @display(
         description=_("state"),
@@ -286,27 +286,31 @@ class PolicyRuleAdmin(AsksWhenSwitchedOff):
             for each in (rule.tool or rule.server, rule.agent, rule.endpoint, rule.expert)
             if each
         ]
-        return printable(", ".join(scope), 120) or gettext("every call")
+        return show_invisible_characters(", ".join(scope), 120) or gettext("every call")
 
     @display(description=_("condition"))
     def shown_condition(self, rule: PolicyRule) -> str:
-        return printable(" ".join(rule.condition.split()), 90) or gettext("always")
+        return show_invisible_characters(" ".join(rule.condition.split()), 90) or gettext("always")
 
     @admin.action(description=_("Enable the selected rules"), permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[PolicyRule]) -> None:
-        self._each(request, queryset, enabled=True)
+        self._run_on_each(request, queryset, enabled=True)
 
     @admin.action(description=_("Disable the selected rules"), permissions=["change"])
     @asks_first(consequences.switching_off, label=_("Disable rules"))
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[PolicyRule]) -> None:
-        self._each(request, queryset, enabled=False)
+        self._run_on_each(request, queryset, enabled=False)
 
-    def _each(self, request: HttpRequest, queryset: QuerySet[PolicyRule], *, enabled: bool) -> None:
+    def _run_on_each(
+        self, request: HttpRequest, queryset: QuerySet[PolicyRule], *, enabled: bool
+    ) -> None:
         for rule in queryset:
             try:
                 self.message_user(request, _switch(request, rule, enabled), messages.SUCCESS)
             except SlipsnisseError as error:
-                self.message_user(request, f"{printable(rule.name, 200)}: {error}", messages.ERROR)
+                self.message_user(
+                    request, f"{show_invisible_characters(rule.name, 200)}: {error}", messages.ERROR
+                )
 
 
 class UsableFilter(admin.SimpleListFilter):
@@ -380,14 +384,15 @@ class PermitAdmin(ReadOnlyAdmin):
 
     @display(description=_("tool"), ordering="tool__name")
     def shown_tool(self, permit: Permit) -> str:
-        return printable(str(permit.tool), 120)
+        return show_invisible_characters(str(permit.tool), 120)
 
     @display(description=_("arguments"))
     def shown_pins(self, permit: Permit) -> str:
         pins = ", ".join(
-            f"{name} = {canonical(value)}" for name, value in permit.argument_pins.items()
+            f"{name} = {encode_canonical_json(value)}"
+            for name, value in permit.argument_pins.items()
         )
-        return printable(pins, 200) or gettext("any arguments")
+        return show_invisible_characters(pins, 200) or gettext("any arguments")
 
     @display(description=_("state"), label={"valid": "success", "ended": ""})
     def shown_state(self, permit: Permit) -> str:

@@ -17,18 +17,18 @@ from unfold.decorators import display
 
 from mcpregistry.admin import set_up
 from mcpregistry.admin.base import RecordAdmin, actor
+from mcpregistry.admin.bulk_actions import asks_first
 from mcpregistry.admin.launch import LaunchPage
-from mcpregistry.admin.live import LiveAdmin, Part
-from mcpregistry.admin.selected import asks_first
+from mcpregistry.admin.live_parts import LiveAdmin, LivePart
 from mcpregistry.admin.server_form import ServerForm
 from mcpregistry.admin.server_verbs import SERVER_VERBS, disable, enable, is_active, request_test
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.servers.state import acting
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.servers.state import list_acting_names
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Server, Tool
 from mcpregistry.models.server import Lifecycle, SharedBy
 from mcpregistry.queries import calls, consequences, servers
-from mcpregistry.services.servers import lifecycle, open_secrets, sandbox
+from mcpregistry.services.servers import exposed_secrets, lifecycle, sandbox
 from mcpregistry.templatetags.slipsnisse import percent
 
 STATE_COLOURS = {
@@ -189,7 +189,7 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
 
     @display(description=_("server"), ordering="slug", header=True)
     def title_and_slug(self, server: Server) -> list[str]:
-        return [printable(server.title, 80), server.slug if server.name else ""]
+        return [show_invisible_characters(server.title, 80), server.slug if server.name else ""]
 
     @display(description=_("state"), label=STATE_COLOURS)
     def shown_state(self, server: Server) -> str:
@@ -209,18 +209,18 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
 
     @admin.action(description=_("Test the selected servers"), permissions=["test"])
     def test_selected(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
-        self._each(request, queryset, request_test)
+        self._run_on_each(request, queryset, request_test)
 
     @admin.action(description=_("Enable the selected servers"), permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
-        self._each(request, queryset, enable)
+        self._run_on_each(request, queryset, enable)
 
     @admin.action(description=_("Disable the selected servers"), permissions=["change"])
     @asks_first(consequences.disabling_servers, label=_("Disable servers"))
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
-        self._each(request, queryset, disable)
+        self._run_on_each(request, queryset, disable)
 
-    def _each(
+    def _run_on_each(
         self,
         request: HttpRequest,
         queryset: QuerySet[Server],
@@ -262,26 +262,26 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
             "figures": calls.call_figures(now=timezone.now(), server=row),
             "tools": tools,
             "connections": [(each, servers.is_silent(each)) for each in row.connections.all()[:20]],
-            "stderr": _stderr(row),
+            "stderr": _read_stderr(row),
             "log_lines": _log_lines(row),
             **_tests(row),
             "live_url": self.live_url(row),
             "events": row.events.all()[:10],
-            "calls": calls.latest_calls(server=row),
-            "patterns": calls.error_patterns(server=row)[:10],
+            "calls": calls.query_latest_calls(server=row),
+            "patterns": calls.count_error_patterns(server=row)[:10],
             "problem": _problem(row),
-            "protection": sandbox.protection_of(row),
-            "outlook": sandbox.outlook(row) if is_active(row) else None,
+            "protection": sandbox.find_server_protection(row),
+            "outlook": sandbox.explain_sandbox_outlook(row) if is_active(row) else None,
             "limits": row.bounds().texts(),
             "keeps_state": _keeps_state(row, tools),
-            "open_secrets": open_secrets.has_open_secrets(row),
+            "open_secrets": exposed_secrets.has_open_secrets(row),
         }
 
-    def live_part(self, request: HttpRequest, row: Server, name: str) -> Part:
+    def live_part(self, request: HttpRequest, row: Server, name: str) -> LivePart:
         """The newest tests: while one goes on, its page follows it; then the whole page is read
         anew."""
         found = _tests(row)
-        return Part(
+        return LivePart(
             "admin/mcpregistry/server_tests.html", found | {"server": row}, found["testing"]
         )
 
@@ -298,7 +298,7 @@ def _keeps_state(server: Server, tools: list[Tool]) -> list[str]:
     offered = (
         (tool.name, tool.latest.data) for tool in tools if tool.present and tool.latest is not None
     )
-    return acting((name, _claims_to_read(data)) for name, data in offered)[:5]
+    return list_acting_names((name, _claims_to_read(data)) for name, data in offered)[:5]
 
 
 def _claims_to_read(data: dict[str, Any]) -> bool:
@@ -306,7 +306,7 @@ def _claims_to_read(data: dict[str, Any]) -> bool:
     return isinstance(said, dict) and said.get("readOnlyHint") is True
 
 
-def _stderr(server: Server) -> str:
+def _read_stderr(server: Server) -> str:
     """What the local process wrote last, from the connection or test that heard it last."""
     heard = (
         server.connections.exclude(stderr_tail="")

@@ -24,7 +24,7 @@ from mcpregistry.domain.servers.sandbox import check_paths, check_ports
 from mcpregistry.models import Server
 from mcpregistry.models.server import Transport
 from mcpregistry.services.servers.lifecycle import BOUNDS, SCHEMES
-from mcpregistry.services.servers.sandbox import usual_mode
+from mcpregistry.services.servers.sandbox import find_default_mode
 
 # What belongs to one kind of transport only; the page hides the rest, and saving empties it.
 LOCAL: dict[str, Callable[[], Any]] = {
@@ -163,14 +163,14 @@ class ServerForm(RecordForm[Server]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.instance._state.adding:
-            self.initial.setdefault("sandbox", usual_mode())
+            self.initial.setdefault("sandbox", find_default_mode())
         for name in ("env", "headers"):
             if name in self.fields:
-                stored = self._stored(name)
+                stored = self._load_pairs(name)
                 self.fields[name].stored = stored  # type: ignore[attr-defined]
                 self.initial[name] = stored
 
-    def _stored(self, name: str) -> dict[str, str]:
+    def _load_pairs(self, name: str) -> dict[str, str]:
         """The sealed pairs; none when they no longer open, so that they can be entered again."""
         try:
             return dict(getattr(self.instance, name))

@@ -9,15 +9,15 @@ from django.http import HttpRequest
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from mcpregistry.admin.annotations_page import AUTO_VERBS
 from mcpregistry.admin.base import Verb, actor
-from mcpregistry.admin.behaviour import AUTO_VERBS
 from mcpregistry.admin.confirm_page import MAY_CONFIRM
 from mcpregistry.models import Server
 from mcpregistry.models.server import Lifecycle, Transport
 from mcpregistry.queries import consequences
 from mcpregistry.services.configuration.dispatch import NO_BROKER
 from mcpregistry.services.definitions import decisions
-from mcpregistry.services.servers import checks, lifecycle, open_secrets, sandbox
+from mcpregistry.services.servers import checks, exposed_secrets, lifecycle, sandbox
 
 
 def is_active(server: Server) -> bool:
@@ -74,13 +74,15 @@ def _enforce_sandbox(request: HttpRequest, server: Server) -> str:
 
 
 def _keep_secrets(request: Any, server: Server) -> str:
-    names = open_secrets.keep_open_secrets(server=server, user=request.user, actor=actor(request))
+    names = exposed_secrets.keep_open_secrets(
+        server=server, user=request.user, actor=actor(request)
+    )
     stored = ngettext(
         "Stored as the credential {names}. {note} Then confirm the launch again.",
         "Stored as the credentials {names}. {note} Then confirm the launch again.",
         len(names),
     )
-    return stored.format(names=", ".join(names), note=open_secrets.STILL_THERE)
+    return stored.format(names=", ".join(names), note=exposed_secrets.STILL_THERE)
 
 
 def _refresh(request: HttpRequest, server: Server) -> str:
@@ -182,7 +184,7 @@ SERVER_VERBS = (
         "shield",
         _("The server worked in the sandbox. Always run it there."),
         _enforce_sandbox,
-        applies=lambda server: is_unconfined(server) and sandbox.tried(server),
+        applies=lambda server: is_unconfined(server) and sandbox.has_passed_sandbox_test(server),
     ),
     Verb(
         "keep-secrets",
@@ -193,7 +195,7 @@ SERVER_VERBS = (
             "The command or address contains a secret that all users who can change servers can read."
         ),
         _keep_secrets,
-        applies=open_secrets.has_open_secrets,
+        applies=exposed_secrets.has_open_secrets,
     ),
     Verb(
         "refresh",

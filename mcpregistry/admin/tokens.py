@@ -19,13 +19,13 @@ from unfold.admin import TabularInline
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
-from mcpregistry.admin.by_name import by_name
+from mcpregistry.admin.bulk_actions import asks_first
 from mcpregistry.admin.issue_token import own_token
+from mcpregistry.admin.name_filters import by_name
 from mcpregistry.admin.rotate_token import RotateTokenPage, may_be_shown
-from mcpregistry.admin.selected import asks_first
 from mcpregistry.models import Token
 from mcpregistry.queries import consequences
-from mcpregistry.queries.overview import SOON, ending_soon
+from mcpregistry.queries.overview import SOON, query_ending_soon
 from mcpregistry.services.access import tokens
 
 TOKEN_COLOURS = {
@@ -65,7 +65,7 @@ class ExpiryFilter(admin.SimpleListFilter):
         if value == "soon":
             kind = "tokens" if queryset.model is Token else "grants"
             return queryset.filter(
-                pk__in=ending_soon(now, cast(User, request.user))[kind].values("pk")
+                pk__in=query_ending_soon(now, cast(User, request.user))[kind].values("pk")
             )
         expired = Q(expires_at__lte=now)
         gone = expired | Q(revoked_at__isnull=False) if queryset.model is Token else expired

@@ -15,22 +15,22 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
+from mcpregistry.admin.annotations_page import RISK_COLOURS, TOOL_VERBS, BehaviourPage, rows_of
 from mcpregistry.admin.base import ReadOnlyAdmin, RecordAdmin, Verb, actor
-from mcpregistry.admin.behaviour import RISK_COLOURS, TOOL_VERBS, BehaviourPage, rows_of
-from mcpregistry.admin.by_name import by_name
-from mcpregistry.admin.selected import asks_first
+from mcpregistry.admin.bulk_actions import asks_first
+from mcpregistry.admin.name_filters import by_name
 from mcpregistry.admin.try_tool import TryToolPage
-from mcpregistry.domain.definitions.definition import listing
-from mcpregistry.domain.definitions.diff import rewordings
+from mcpregistry.domain.definitions.definition import strip_instructions
+from mcpregistry.domain.definitions.diff import list_rewordings
 from mcpregistry.domain.energy import SLOW_FROM, SLOW_SECONDS
 from mcpregistry.domain.errors import Conflict, SlipsnisseError
-from mcpregistry.domain.policy.risk import risk_of
-from mcpregistry.domain.shown_definitions import compare_members
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.host_definitions import compare_members
+from mcpregistry.domain.policy.risk import assess_risk
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Definition, Tool
 from mcpregistry.queries import consequences, definitions
 from mcpregistry.services.definitions import decisions
-from mcpregistry.services.definitions.behaviour import seen_of
+from mcpregistry.services.definitions.behaviour import fingerprint_behaviour
 from mcpregistry.services.energy import estimates
 
 STATUS_COLOURS = {
@@ -63,14 +63,14 @@ def _newest(request: HttpRequest, tool: Tool) -> Definition:
 def _approve(request: HttpRequest, tool: Tool) -> str:
     decisions.approve(definition=_newest(request, tool), actor=actor(request), user=request.user)
     return gettext("{tool} is approved. Hosts get exactly this definition.").format(
-        tool=printable(tool.name, 100)
+        tool=show_invisible_characters(tool.name, 100)
     )
 
 
 def _reject(request: HttpRequest, tool: Tool) -> str:
     decisions.reject(definition=_newest(request, tool), actor=actor(request), user=request.user)
     return gettext("{tool} is rejected. Hosts never get this definition.").format(
-        tool=printable(tool.name, 100)
+        tool=show_invisible_characters(tool.name, 100)
     )
 
 
@@ -78,7 +78,7 @@ def _revert(request: HttpRequest, tool: Tool) -> str:
     decisions.revert(definition=_newest(request, tool), actor=actor(request), user=request.user)
     return gettext(
         "{tool} keeps its approved definition and can be called again as soon as the server offers that definition."
-    ).format(tool=printable(tool.name, 100))
+    ).format(tool=show_invisible_characters(tool.name, 100))
 
 
 def _switch(enabled: bool) -> Callable[[HttpRequest, Tool], str]:
@@ -91,7 +91,7 @@ def _switch(enabled: bool) -> Callable[[HttpRequest, Tool], str]:
             if enabled
             else gettext("{tool} is disabled. No agent sees it.")
         )
-        return text.format(tool=printable(tool.name, 100))
+        return text.format(tool=show_invisible_characters(tool.name, 100))
 
     return run
 
@@ -236,7 +236,7 @@ class ToolAdmin(RecordAdmin):
 
     @display(description=_("estimated energy of a call"))
     def shown_energy(self, tool: Tool) -> str:
-        estimate = estimates.of_tool(tool)
+        estimate = estimates.estimate_tool(tool)
         if estimate is None:
             return gettext("none, because the tool has no definition yet")
         return gettext("{units:.2f} units, {why}").format(units=estimate.units, why=estimate.why)
@@ -275,7 +275,7 @@ class ToolAdmin(RecordAdmin):
 
     @display(description=_("name"), ordering="name")
     def shown_name(self, tool: Tool) -> str:
-        return printable(tool.name, 80)
+        return show_invisible_characters(tool.name, 80)
 
     @display(
         description=_("kind"),
@@ -292,7 +292,11 @@ class ToolAdmin(RecordAdmin):
     @display(description=_("description"))
     def summary(self, tool: Tool) -> str:
         definition = tool.latest or tool.pinned
-        return printable(" ".join(definition.description[:400].split()), 110) if definition else ""
+        return (
+            show_invisible_characters(" ".join(definition.description[:400].split()), 110)
+            if definition
+            else ""
+        )
 
     @admin.action(description=_("Approve the newest definitions"), permissions=["approve"])
     @asks_first(
@@ -302,7 +306,7 @@ class ToolAdmin(RecordAdmin):
         bound_to=_newest_id,
     )
     def approve_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
-        self._each(request, queryset, _approve)
+        self._run_on_each(request, queryset, _approve)
 
     @admin.action(description=_("Reject the newest definitions"), permissions=["approve"])
     @asks_first(
@@ -312,18 +316,18 @@ class ToolAdmin(RecordAdmin):
         bound_to=_newest_id,
     )
     def reject_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
-        self._each(request, queryset, _reject)
+        self._run_on_each(request, queryset, _reject)
 
     @admin.action(description=_("Enable the selected tools"), permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
-        self._each(request, queryset, _enable)
+        self._run_on_each(request, queryset, _enable)
 
     @admin.action(description=_("Disable the selected tools"), permissions=["change"])
     @asks_first(consequences.disabling_selected, label=_("Disable tools"))
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Tool]) -> None:
-        self._each(request, queryset, _disable)
+        self._run_on_each(request, queryset, _disable)
 
-    def _each(
+    def _run_on_each(
         self,
         request: HttpRequest,
         queryset: QuerySet[Tool],
@@ -335,7 +339,9 @@ class ToolAdmin(RecordAdmin):
                 run(request, tool)
                 done += 1
             except SlipsnisseError as error:
-                self.message_user(request, f"{printable(str(tool), 200)}: {error}", messages.ERROR)
+                self.message_user(
+                    request, f"{show_invisible_characters(str(tool), 200)}: {error}", messages.ERROR
+                )
         self.message_user(
             request,
             ngettext("{count} tool updated.", "{count} tools updated.", done).format(count=done),
@@ -351,18 +357,18 @@ class ToolAdmin(RecordAdmin):
         return {
             "tool": row,
             "behaviour": rows_of(row),
-            "seen": seen_of(row),
-            "risk": risk_of(row).level.value,
-            "risk_colour": RISK_COLOURS[risk_of(row).level],
+            "seen": fingerprint_behaviour(row),
+            "risk": assess_risk(row).level.value,
+            "risk_colour": RISK_COLOURS[assess_risk(row).level],
             "status": status(row),
             "status_colour": STATUS_COLOURS[status(row)],
             "newest": row.latest,
             "newest_data": new,
-            "repairs": compare_members(row.kind, listing(new)) if new else [],
-            "changes": rewordings(old, new)
+            "repairs": compare_members(row.kind, strip_instructions(new)) if new else [],
+            "changes": list_rewordings(old, new)
             if row.pinned_id and row.pinned_id != row.latest_id
             else [],
-            "versions": definitions.decided_definitions(row)[:_VERSIONS_SHOWN],
+            "versions": definitions.list_definitions_with_decider(row)[:_VERSIONS_SHOWN],
         }
 
 
@@ -380,7 +386,7 @@ class DefinitionAdmin(ReadOnlyAdmin):
 
     @display(description=_("tool"))
     def shown_tool(self, definition: Definition) -> str:
-        return printable(str(definition.tool), 100)
+        return show_invisible_characters(str(definition.tool), 100)
 
     @display(description=_("hash"))
     def short_hash(self, definition: Definition) -> str:

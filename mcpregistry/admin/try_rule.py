@@ -22,17 +22,17 @@ from mcpregistry.admin.base import RecordAdmin
 from mcpregistry.admin.name_field import NameField
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.policy.conditions import LONGEST, ConditionInvalid
-from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.policy.decision import RuleOutcome
 from mcpregistry.models import Agent, Endpoint, PolicyRule, Server
 from mcpregistry.services.policy import rules
-from mcpregistry.services.policy.drafts import fill
-from mcpregistry.services.policy.replay import Report, replay
+from mcpregistry.services.policy.drafts import fill_rule
+from mcpregistry.services.policy.replay import ReplayReport, replay
 
 MOST = 20_000  # calls that one page looks at
 _TOOLS_SHOWN = 50
 
 
-class TryForm(forms.Form):
+class RuleTrialForm(forms.Form):
     """The parts of a rule that say which calls it is about and what follows."""
 
     outcome = forms.ChoiceField(
@@ -75,7 +75,7 @@ class TryForm(forms.Form):
             for name in ("server", "agent", "endpoint")
         }
         plain = {name: said[name] for name in ("outcome", "priority", "tool", "condition")}
-        draft = fill(rule, plain | scope)
+        draft = fill_rule(rule, plain | scope)
         rules.check_rule(draft)
         return draft
 
@@ -113,19 +113,19 @@ class TryRulePage:
             "may_make_live": rule.draft and self.admin.has_change_permission(request),
         }
         if form.is_valid():
-            context |= _tried(form, rule)
+            context |= _try_rule(form, rule)
         return TemplateResponse(request, "admin/mcpregistry/try_rule.html", context)
 
 
-def _form(request: HttpRequest, rule: PolicyRule) -> TryForm:
+def _form(request: HttpRequest, rule: PolicyRule) -> RuleTrialForm:
     """A saved draft is tried as soon as its page is opened: its author comes here to see that."""
     if request.method == "POST":
-        return TryForm(request.POST)
+        return RuleTrialForm(request.POST)
     initial = _initial(rule)
     return (
-        TryForm(initial | {name: str(getattr(rule, name) or "") for name in _CHOSEN})
+        RuleTrialForm(initial | {name: str(getattr(rule, name) or "") for name in _CHOSEN})
         if rule.draft
-        else TryForm(initial=initial)
+        else RuleTrialForm(initial=initial)
     )
 
 
@@ -137,7 +137,7 @@ def _initial(rule: PolicyRule) -> dict[str, Any]:
     return {name: getattr(rule, name) for name in names} | {"tool": str(rule.tool or ""), "days": 7}
 
 
-def _tried(form: TryForm, rule: PolicyRule) -> dict[str, Any]:
+def _try_rule(form: RuleTrialForm, rule: PolicyRule) -> dict[str, Any]:
     try:
         draft = form.draft(rule)
     except SlipsnisseError as error:
@@ -152,10 +152,10 @@ def _tried(form: TryForm, rule: PolicyRule) -> dict[str, Any]:
     }
 
 
-def _by_tool(report: Report) -> list[tuple[str, int, int, int]]:
+def _by_tool(report: ReplayReport) -> list[tuple[str, int, int, int]]:
     """Tool, held, denied, let through; the busiest first."""
     ordered = sorted(report.by_tool.items(), key=lambda pair: (-sum(pair[1].values()), pair[0]))
     return [
-        (tool, counts[Outcome.ASK], counts[Outcome.DENY], counts[Outcome.ALLOW])
+        (tool, counts[RuleOutcome.ASK], counts[RuleOutcome.DENY], counts[RuleOutcome.ALLOW])
         for tool, counts in ordered[:_TOOLS_SHOWN]
     ]

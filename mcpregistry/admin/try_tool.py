@@ -29,26 +29,26 @@ from mcpregistry.admin.name_field import NameField
 from mcpregistry.admin.record_page import RecordPage
 from mcpregistry.admin.result_parts import parts_of
 from mcpregistry.calls.call import CallOutcome
-from mcpregistry.calls.trying import Trial, tried
+from mcpregistry.calls.tool_trial import ToolTrial, try_tool
 from mcpregistry.domain.calls.requester import Requester
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.kinds import RESOURCE, arguments_schema
+from mcpregistry.domain.host_definitions import repair_definition
 from mcpregistry.domain.lifecycle import TERMINAL
-from mcpregistry.domain.schema.fields import Field, fields_of, typed
-from mcpregistry.domain.shown_definitions import repair_definition
-from mcpregistry.domain.text.display import printable
-from mcpregistry.gateway.answers import tool_result
-from mcpregistry.ids import random_id
+from mcpregistry.domain.offer_kinds import RESOURCE, build_arguments_schema
+from mcpregistry.domain.schema.fields import Field, list_fields, parse_field_text
+from mcpregistry.domain.text.display import show_invisible_characters
+from mcpregistry.gateway.host_answers import build_tool_result
+from mcpregistry.ids import make_random_id
 from mcpregistry.models import ApprovalRequest, Endpoint, Invocation, Tool
 from mcpregistry.queries import call_story
-from mcpregistry.queries.setting_up import agents_of_hosts
+from mcpregistry.queries.setup_state import agents_of_hosts
 from mcpregistry.services.records.idempotency import KeyReused
 
 _AGENTS = agents_of_hosts()
 _CODE = {"spellcheck": "false", "autocomplete": "off", "class": "sn-code"}
 
 
-class TryForm(forms.Form):
+class ToolTrialForm(forms.Form):
     """As which agent, at which endpoint, and the arguments: a field for each that the schema names,
     or all as JSON."""
 
@@ -78,7 +78,7 @@ class TryForm(forms.Form):
 
     def __init__(self, schema: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.asked = {f"a{number}": field for number, field in enumerate(fields_of(schema))}
+        self.asked = {f"a{number}": field for number, field in enumerate(list_fields(schema))}
         self.fields |= {place: _input(field) for place, field in self.asked.items()}
 
     def arguments(self) -> list[tuple[Field, Any]]:
@@ -113,7 +113,7 @@ class TryForm(forms.Form):
                 self.add_error(place, _("The tool requires this argument."))
             elif text:
                 try:
-                    said[field.name] = typed(field, text)
+                    said[field.name] = parse_field_text(field, text)
                 except ValueError as error:
                     self.add_error(place, str(error))
         return said
@@ -123,13 +123,18 @@ def _input(field: Field) -> forms.Field:
     """Never required for Django: what is given as JSON instead needs none of them."""
     common: dict[str, Any] = {
         "required": False,
-        "label": printable(field.name, 100),
+        "label": show_invisible_characters(field.name, 100),
         "initial": field.default,
     }
     if field.kind in ("choice", "boolean"):
         listed = field.choices or ("true", "false")
         named = [
-            (value, printable(str(json.loads(value)) if value.startswith('"') else value, 100))
+            (
+                value,
+                show_invisible_characters(
+                    str(json.loads(value)) if value.startswith('"') else value, 100
+                ),
+            )
             for value in listed
         ]
         blank = []
@@ -158,39 +163,43 @@ class TryToolPage(RecordPage[Tool]):
             raise PermissionDenied
         definition = tool.pinned or tool.latest
         shown = repair_definition(tool.kind, definition.data).definition if definition else {}
-        schema = arguments_schema(tool.kind, shown) if definition else {}
+        schema = build_arguments_schema(tool.kind, shown) if definition else {}
         given = {"endpoint": "default", "agent": "local"} | request.GET.dict()
         form = (
-            TryForm(schema, request.POST)
+            ToolTrialForm(schema, request.POST)
             if request.method == "POST"
-            else TryForm(schema, initial=given)
+            else ToolTrialForm(schema, initial=given)
         )
         context = self.admin.admin_site.each_context(request) | {
-            "title": gettext("Try {tool}").format(tool=printable(tool.name, 100)),
+            "title": gettext("Try {tool}").format(tool=show_invisible_characters(tool.name, 100)),
             "opts": self.admin.opts,
             "original": tool,
             "tool": tool,
             "serves": tool.status == "approved" and tool.enabled,
-            "about": printable(str(definition.description), 600) if definition else "",
+            "about": show_invisible_characters(str(definition.description), 600)
+            if definition
+            else "",
         }
         context |= {"form": form, "key": _key_of(form)}
         if form.is_bound and form.is_valid():
-            context |= _made(request, tool, form)
+            context |= _call_tool(request, tool, form)
         return TemplateResponse(request, "admin/mcpregistry/try_tool.html", context)
 
 
-def _key_of(form: TryForm) -> str:
+def _key_of(form: ToolTrialForm) -> str:
     """The one that came with it: a call that it may have made stays its own until an outcome was
     shown."""
-    return str(form["key"].value()) if form.is_bound and not form["key"].errors else random_id()
+    return (
+        str(form["key"].value()) if form.is_bound and not form["key"].errors else make_random_id()
+    )
 
 
-def _made(request: HttpRequest, tool: Tool, form: TryForm) -> dict[str, Any]:
+def _call_tool(request: HttpRequest, tool: Tool, form: ToolTrialForm) -> dict[str, Any]:
     """What became of it, with a new key for the next call; after a refusal nothing, so that the
     form keeps its key."""
     said = form.cleaned_data
     user = request.user
-    trial = Trial(
+    trial = ToolTrial(
         said["agent"].slug,
         said["endpoint"].slug,
         tool.server.slug,
@@ -200,7 +209,7 @@ def _made(request: HttpRequest, tool: Tool, form: TryForm) -> dict[str, Any]:
         said["key"],
     )
     try:
-        outcome = async_to_sync(tried)(
+        outcome = async_to_sync(try_tool)(
             trial, actor=actor(request), requester=Requester(user.pk, user.get_username())
         )
     except KeyReused:
@@ -211,14 +220,16 @@ def _made(request: HttpRequest, tool: Tool, form: TryForm) -> dict[str, Any]:
                 "form again."
             ),
         )
-        return {"key": random_id()}
+        return {"key": make_random_id()}
     except SlipsnisseError as error:
-        form.add_error(None, printable(f"{error.message} {error.remedy}".strip(), 1_000))
+        form.add_error(
+            None, show_invisible_characters(f"{error.message} {error.remedy}".strip(), 1_000)
+        )
         return {}
     return (
-        {"outcome": outcome, "tried": trial, "key": random_id()}
-        | _shown(outcome)
-        | _links(request, tool, trial, outcome)
+        {"outcome": outcome, "tried": trial, "key": make_random_id()}
+        | _describe_result(outcome)
+        | _list_links(request, tool, trial, outcome)
     )
 
 
@@ -226,11 +237,13 @@ def _arguments(tool: Tool, said: dict[str, Any]) -> dict[str, Any]:
     return {"uri": tool.name} if tool.kind == RESOURCE else said
 
 
-def _shown(outcome: CallOutcome) -> dict[str, Any]:
+def _describe_result(outcome: CallOutcome) -> dict[str, Any]:
     """The result as a host gets it: our own words where the server said nothing."""
     try:
         result = (
-            outcome.result if outcome.result is not None else tool_result(outcome, legacy=False)
+            outcome.result
+            if outcome.result is not None
+            else build_tool_result(outcome, legacy=False)
         )
     except MCPError as error:
         result = {"isError": True, "content": [{"type": "text", "text": str(error)}]}
@@ -244,7 +257,9 @@ def _shown(outcome: CallOutcome) -> dict[str, Any]:
     }
 
 
-def _links(request: HttpRequest, tool: Tool, trial: Trial, outcome: CallOutcome) -> dict[str, Any]:
+def _list_links(
+    request: HttpRequest, tool: Tool, trial: ToolTrial, outcome: CallOutcome
+) -> dict[str, Any]:
     """Where to look next, as far as this person may. Addresses have the arguments as they are
     recorded, or none."""
     call = outcome.ticket.call_id if outcome.ticket else outcome.invocation_id

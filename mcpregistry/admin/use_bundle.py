@@ -17,11 +17,11 @@ from mcpregistry.admin.base import actor
 from mcpregistry.admin.record_page import RecordPage
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.installs.states import InstallState
-from mcpregistry.domain.registry.ways import Way
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.registry.install_options import InstallOption
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Install
 from mcpregistry.services.access import credentials
-from mcpregistry.services.registry import settings
+from mcpregistry.services.registry import bundle_settings
 
 PERMISSION = "mcpregistry.change_server"
 
@@ -33,7 +33,7 @@ class UseBundlePage(RecordPage[Install]):
 
     def page(self, request: HttpRequest, install: Install) -> HttpResponse:
         """Show the form; a POST sets the server to the bundle with what was entered."""
-        way = settings.way_for(install)
+        way = bundle_settings.find_bundle_option(install)
         if way is None or install.state != InstallState.INSTALLED:
             self.admin.message_user(
                 request, gettext("The package has no settings to enter."), messages.ERROR
@@ -42,7 +42,7 @@ class UseBundlePage(RecordPage[Install]):
         form = WayForm(way, request.POST if request.method == "POST" else None)
         if form.is_valid():
             try:
-                server = settings.use(
+                server = bundle_settings.use_bundle(
                     install=install,
                     values=form.values(),
                     user=cast(User, request.user),
@@ -56,17 +56,17 @@ class UseBundlePage(RecordPage[Install]):
                 ).format(server=server.slug)
                 self.admin.message_user(request, told, messages.SUCCESS)
                 return HttpResponseRedirect(page_of(server))
-        return self._shown(request, install, way, form)
+        return self._show_form(request, install, way, form)
 
-    def _shown(
-        self, request: HttpRequest, install: Install, way: Way, form: forms.Form
+    def _show_form(
+        self, request: HttpRequest, install: Install, way: InstallOption, form: forms.Form
     ) -> HttpResponse:
         secrets = any(each.secret for each in way.inputs) and not request.user.has_perms(
             credentials.MAY_KEEP
         )
         context = self.admin.admin_site.each_context(request) | {
             "title": gettext("Settings of {package}").format(
-                package=printable(way.identifier, 200)
+                package=show_invisible_characters(way.identifier, 200)
             ),
             "opts": self.admin.opts,
             "original": install,

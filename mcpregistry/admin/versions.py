@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils.translation import gettext
 from unfold.admin import ModelAdmin
 
-from mcpregistry.domain.text.display import kind_and_name, printable
+from mcpregistry.domain.text.display import name_with_kind, show_invisible_characters
 from mcpregistry.queries.versions import Version, versions
 
 _NOT_PUT_BACK = ("mcpregistry.permit",)  # one that has ended does not begin again
@@ -50,7 +50,7 @@ def history_page(
     its template is told."""
     context = admin.admin_site.each_context(request) | {
         "title": gettext("History of {record}").format(
-            record=kind_and_name(row._meta.verbose_name, printable(str(row), 200))
+            record=name_with_kind(row._meta.verbose_name, show_invisible_characters(str(row), 200))
         ),
         "opts": admin.opts,
         "object": row,

@@ -11,9 +11,9 @@ from ninja import Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, person
-from mcpregistry.api.once import once
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.access_table import (
     AccessRow,
     Applied,
@@ -26,11 +26,16 @@ from mcpregistry.api.schemas.access_table import (
 from mcpregistry.api.schemas.basics import OfferKind, Page, Problem, Slug, Text
 from mcpregistry.domain.errors import ArgumentsInvalid
 from mcpregistry.models import Agent
-from mcpregistry.services.policy.analyzer import DAYS, analyse_whole, apply, candidates
-from mcpregistry.services.policy.findings import PERIODS, Findings, load
-from mcpregistry.services.policy.table import Table, Wanted, tools_of
+from mcpregistry.services.policy.analyzer import (
+    DAYS,
+    analyse_whole,
+    apply_grant_proposal,
+    select_candidates,
+)
+from mcpregistry.services.policy.findings import PERIODS, Findings, load_findings
+from mcpregistry.services.policy.table import AccessTable, TableFilter, select_tools
 
-router = Routes(tags=["policy"])
+router = PermissionRouter(tags=["policy"])
 
 # in one answer
 _AGENTS = 50
@@ -57,13 +62,17 @@ def list_access(
     """Tools, and how up to 50 agents can use each of them on the endpoint, regardless of arguments.
     See also `/why`. With a limit of more than 50 tools, fewer agents are included: at most 2,500
     combinations are returned."""
-    door = lookup.endpoint(endpoint)
+    door = lookup.find_endpoint(endpoint)
     rows = Agent.objects.filter(slug__gt=after_agent or "").order_by("slug")
-    agents = [lookup.agent(agent)] if agent else list(rows[: min(_AGENTS, max(_CELLS // limit, 1))])
-    tools = tools_of(Wanted(kind=kind, server=server or "", risk=risk or "", search=search or ""))
+    agents = (
+        [lookup.find_agent(agent)] if agent else list(rows[: min(_AGENTS, max(_CELLS // limit, 1))])
+    )
+    tools = select_tools(
+        TableFilter(kind=kind, server=server or "", risk=risk or "", search=search or "")
+    )
     order = ("server__slug", "name", "id")
-    found = page(tools, order=order, limit=limit, cursor=cursor, show=lambda tool: tool)
-    table = Table(door, found.items, timezone.now())
+    found = read_page(tools, order=order, limit=limit, cursor=cursor, show=lambda tool: tool)
+    table = AccessTable(door, found.items, timezone.now())
     return Page[AccessRow](
         items=[row_out(tool, agents, table) for tool in found.items], next=found.next
     )
@@ -107,7 +116,7 @@ def list_narrower_grants(
         raise ArgumentsInvalid(
             f"days must be one of {named} (got {days}).", remedy="For other periods, set grant."
         )
-    rows = candidates()
+    rows = select_candidates()
     now = timezone.now()
     if grant is not None:
         rows = rows.filter(pk=grant)
@@ -116,14 +125,14 @@ def list_narrower_grants(
     if endpoint:
         rows = rows.filter(endpoint__slug=endpoint)
 
-    found = page(rows, order=("id",), limit=limit, cursor=cursor, show=lambda grant: grant)
+    found = read_page(rows, order=("id",), limit=limit, cursor=cursor, show=lambda grant: grant)
     if grant is not None:
         proven = [(row, analyse_whole(row, days=days, now=now)) for row in found.items]
         findings = Findings(
             {row.pk: each for row, each in proven if each}, {row.pk: now for row in found.items}
         )
     else:
-        findings = load(found.items, days=days)
+        findings = load_findings(found.items, days=days)
     shown = [proposal_out(row, findings) for row in found.items]
     return Page[GrantProposalOut](items=shown, next=found.next)
 
@@ -135,8 +144,8 @@ def apply_narrower_grant(
 ) -> Status[Applied]:
     """Replace the grant as proposed. This is refused (409) if the analyzer would propose something
     else by now."""
-    made = apply(
-        grant=lookup.one(candidates(), "grant", pk=grant_id),
+    made = apply_grant_proposal(
+        grant=lookup.one(select_candidates(), "grant", pk=grant_id),
         key=payload.key,
         days=payload.days,
         now=timezone.now(),

@@ -10,9 +10,9 @@ from ninja import Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, rights
-from mcpregistry.api.once import once
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.access import (
     AgentChange,
     AgentNew,
@@ -29,10 +29,10 @@ from mcpregistry.domain.errors import Conflict
 from mcpregistry.models import Agent, EnergyPool, Token
 from mcpregistry.services.access import agents, tokens
 
-router = Routes(tags=["agents"])
+router = PermissionRouter(tags=["agents"])
 
 
-def _issued_before(answer: Status[TokenIssued]) -> Conflict:
+def _make_issued_conflict(answer: Status[TokenIssued]) -> Conflict:
     token = answer.value
     return Conflict(
         f"A request with this Idempotency-Key has already issued the token {token.id} ({token.prefix}…), "
@@ -61,7 +61,7 @@ def list_agents(
         )
     if enabled is not None:
         rows = rows.filter(enabled=enabled)
-    return page(rows, order=("slug",), limit=limit, cursor=cursor, show=agent_out)
+    return read_page(rows, order=("slug",), limit=limit, cursor=cursor, show=agent_out)
 
 
 @router.post("/agents", response={201: AgentOut, 404: Problem})
@@ -69,26 +69,27 @@ def list_agents(
 def create_agent(request: HttpRequest, payload: AgentNew) -> Status[AgentOut]:
     """Add an agent. It cannot use anything until you add grants."""
     return Status(
-        201, agent_out(agents.save_agent(agent=Agent(**_columns(payload)), actor=actor(request)))
+        201,
+        agent_out(agents.save_agent(agent=Agent(**_read_columns(payload)), actor=actor(request))),
     )
 
 
 @router.get("/agents/{slug}", response=AgentOut)
 def get_agent(request: HttpRequest, slug: Slug) -> AgentOut:
     """One agent."""
-    return agent_out(lookup.agent(slug))
+    return agent_out(lookup.find_agent(slug))
 
 
 @router.patch("/agents/{slug}", response=AgentOut)
 def change_agent(request: HttpRequest, slug: Slug, payload: AgentChange) -> AgentOut:
     """Change the fields that are sent. The others stay as they are."""
-    row = lookup.agent(slug).change(**_columns(payload))
+    row = lookup.find_agent(slug).change(**_read_columns(payload))
     return agent_out(agents.save_agent(agent=row, actor=actor(request), rights=rights(request)))
 
 
-def _columns(payload: AgentChange) -> dict[str, Any]:
+def _read_columns(payload: AgentChange) -> dict[str, Any]:
     """What was sent, with the pool that it names."""
-    given = payload.given()
+    given = payload.get_sent_values()
     if slug := given.get("energy_pool"):
         given["energy_pool"] = lookup.one(EnergyPool.objects.all(), "energy pool", slug=slug)
     return given
@@ -97,7 +98,7 @@ def _columns(payload: AgentChange) -> dict[str, Any]:
 @router.delete("/agents/{slug}", response={204: None, 409: Problem})
 def delete_agent(request: HttpRequest, slug: Slug) -> Status[None]:
     """Delete an agent with its tokens and grants. The records of its calls stay."""
-    agents.delete_agent(agent=lookup.agent(slug), actor=actor(request), rights=rights(request))
+    agents.delete_agent(agent=lookup.find_agent(slug), actor=actor(request), rights=rights(request))
     return Status(204, None)
 
 
@@ -106,12 +107,12 @@ def list_tokens(
     request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[TokenOut]:
     """The agent's tokens, including revoked ones. Their text is never returned."""
-    rows = Token.objects.filter(agent=lookup.agent(slug))
-    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=token_out)
+    rows = Token.objects.filter(agent=lookup.find_agent(slug))
+    return read_page(rows, order=("-id",), limit=limit, cursor=cursor, show=token_out)
 
 
 @router.post("/agents/{slug}/tokens", response={201: TokenIssued})
-@once(again=_issued_before)
+@once(again=_make_issued_conflict)
 def issue_token(request: HttpRequest, slug: Slug, payload: TokenNew) -> Status[TokenIssued]:
     """Issue a token. Its text is returned only once. It expires after 90 days unless the request
     sets another time.
@@ -120,7 +121,7 @@ def issue_token(request: HttpRequest, slug: Slug, payload: TokenNew) -> Status[T
     that was issued.
     """
     token, raw = tokens.issue_token(
-        agent=lookup.agent(slug),
+        agent=lookup.find_agent(slug),
         name=payload.name,
         expires_at=payload.expires_at,
         actor=actor(request),
@@ -132,7 +133,9 @@ def issue_token(request: HttpRequest, slug: Slug, payload: TokenNew) -> Status[T
 def revoke_token(request: HttpRequest, slug: Slug, token_id: lookup.Id) -> Status[None]:
     """Revoke a token. It stops working everywhere within a second. Its record stays."""
     token = lookup.one(
-        Token.objects.filter(agent=lookup.agent(slug)).select_related("agent"), "token", pk=token_id
+        Token.objects.filter(agent=lookup.find_agent(slug)).select_related("agent"),
+        "token",
+        pk=token_id,
     )
     tokens.revoke_token(token=token, actor=actor(request))
     return Status(204, None)

@@ -16,8 +16,8 @@ from ninja import Header, Path, Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import Principal, person, principal
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.approvals import (
     ApprovalDetail,
     ApprovalOut,
@@ -32,15 +32,15 @@ from mcpregistry.api.schemas.approvals import (
     ticket_out,
 )
 from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text, When
-from mcpregistry.calls.engine import current_engine
+from mcpregistry.calls.engine import get_current_engine
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.wait_strategy import SHORT
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, ApprovalVote
 from mcpregistry.services.approvals import held_calls, votes
 from mcpregistry.services.policy.permits import PermitWish
 
-router = Routes(tags=["approvals"])
+router = PermissionRouter(tags=["approvals"])
 
 Id = Annotated[Text, Path(min_length=1, max_length=32)]
 Prefer = Annotated[
@@ -69,7 +69,7 @@ def list_approvals(
     request: HttpRequest,
     *,
     state: Annotated[
-        State | Literal["decided"] | None,
+        InvocationState | Literal["decided"] | None,
         Query(description="State of the call. `decided` means every state except pending."),
     ] = None,
     agent: Slug | None = None,
@@ -100,16 +100,18 @@ def list_approvals(
         .filter(**{k: v for k, v in exact.items() if v is not None})
     )
     if state == "decided":
-        rows = rows.exclude(call__state=State.PENDING)
+        rows = rows.exclude(call__state=InvocationState.PENDING)
     elif state is not None:
         rows = rows.filter(call__state=state)
-    return page(rows, order=("-asked_at", "-id"), limit=limit, cursor=cursor, show=approval_out)
+    return read_page(
+        rows, order=("-asked_at", "-id"), limit=limit, cursor=cursor, show=approval_out
+    )
 
 
 @router.get("/approvals/{approval_id}", response=ApprovalDetail)
 def get_approval(request: HttpRequest, approval_id: Id) -> ApprovalDetail:
     """One held call with its arguments, votes and outcome."""
-    return _shown(principal(request), approval_id)
+    return _load_detail(principal(request), approval_id)
 
 
 @router.get("/approvals/{approval_id}/result", response={200: ResultOut, 202: Ticket})
@@ -121,16 +123,19 @@ async def get_approval_result(
     This operation never runs the call. To run an approved call, send the same call again.
     """
     row = await db_call(_own, principal(request), approval_id)
-    held = current_engine().approvals
+    held = get_current_engine().approvals
     ticket = await held.find(row.pk, row.call.agent_slug)
     assert ticket is not None
     state = (
-        await held.changed(ticket, seconds_to_wait(prefer))
-        if ticket.state is State.PENDING
+        await held.wait_for_decision(ticket, seconds_to_wait(prefer))
+        if ticket.state is InvocationState.PENDING
         else ticket.state
     )
-    outcome = await held.outcome(ticket)
-    if state in (State.PENDING, State.READY, State.DISPATCHED) and outcome.result is None:
+    outcome = await held.read_outcome(ticket)
+    if (
+        state in (InvocationState.PENDING, InvocationState.READY, InvocationState.DISPATCHED)
+        and outcome.result is None
+    ):
         return Status(202, ticket_out(ticket, outcome.state))
     return Status(
         200,
@@ -138,7 +143,7 @@ async def get_approval_result(
             approval=ticket.id,
             call=ticket.call_id,
             state=outcome.state,
-            success=outcome.state is State.SUCCEEDED,
+            success=outcome.state is InvocationState.SUCCEEDED,
             message=f"{outcome.message} {outcome.remedy}".strip(),
             result=outcome.result,
         ),
@@ -164,7 +169,7 @@ def approve_call(request: HttpRequest, approval_id: Id, payload: ApproveOrder) -
         permit=wish or None,
         via="rest",
     )
-    return _shown(principal(request), approval_id)
+    return _load_detail(principal(request), approval_id)
 
 
 @router.post("/approvals/{approval_id}/reject", response={200: ApprovalDetail, 409: Problem})
@@ -173,7 +178,7 @@ def reject_call(request: HttpRequest, approval_id: Id, payload: RejectOrder) -> 
     user = person(request)
     assert user is not None, "the permission table lets no agent in"
     votes.vote(request_id=approval_id, user=user, approve=False, reason=payload.reason, via="rest")
-    return _shown(principal(request), approval_id)
+    return _load_detail(principal(request), approval_id)
 
 
 @router.post("/approvals/{approval_id}/lift-refusal", response={200: ApprovalDetail, 409: Problem})
@@ -183,7 +188,7 @@ def lift_refusal(request: HttpRequest, approval_id: Id, payload: LiftOrder) -> A
     user = person(request)
     assert user is not None, "the permission table lets no agent in"
     votes.lift_refusal(request_id=approval_id, user=user, reason=payload.reason)
-    return _shown(principal(request), approval_id)
+    return _load_detail(principal(request), approval_id)
 
 
 @router.post("/approvals/{approval_id}/withdraw", response={200: ApprovalDetail, 409: Problem})
@@ -199,7 +204,7 @@ def withdraw_call(request: HttpRequest, approval_id: Id, payload: WithdrawOrder)
     return approval_detail(rows.get(pk=row.pk))
 
 
-def _shown(who: Principal, approval_id: str) -> ApprovalDetail:
+def _load_detail(who: Principal, approval_id: str) -> ApprovalDetail:
     return approval_detail(_own(who, approval_id))
 
 

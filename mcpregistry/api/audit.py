@@ -7,14 +7,14 @@ from typing import Annotated
 from django.http import HttpRequest
 from ninja import Query
 
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Page, Text, When
 from mcpregistry.api.schemas.records import AuditOut, Verification, audit_out
-from mcpregistry.queries.audit import narrowed
+from mcpregistry.queries.audit import filter_entries
 from mcpregistry.services.records import verification
 
-router = Routes(tags=["audit"])
+router = PermissionRouter(tags=["audit"])
 
 
 @router.get("/audit", response=Page[AuditOut])
@@ -36,15 +36,15 @@ def list_audit(
     cursor: Cursor = None,
 ) -> Page[AuditOut]:
     """Entries of the audit log, newest first."""
-    rows = narrowed(kind=kind, actor=actor, subject=subject, since=since, until=until)
-    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=audit_out)
+    rows = filter_entries(kind=kind, actor=actor, subject=subject, since=since, until=until)
+    return read_page(rows, order=("-id",), limit=limit, cursor=cursor, show=audit_out)
 
 
 @router.get("/audit/verification", response=Verification)
 def verify(request: HttpRequest) -> Verification:
     """The result of the last verification. The scheduler verifies every ten minutes; `manage.py
     audit verify` does so now."""
-    report = verification.last_report()
+    report = verification.load_last_report()
     if report is None:
         return Verification(
             verified_at=None, intact=None, full=False, entries=0, chains=0, problems=[], notes=[]

@@ -23,17 +23,17 @@ from django.utils import timezone
 from ninja.security.base import AuthBase
 from ninja.utils import check_csrf
 
-from mcpregistry.api.errors import TooManyRequests, unauthorized
-from mcpregistry.api.permissions import Rule
-from mcpregistry.api.throttle import Guesses
-from mcpregistry.database_errors import fault_facts, is_passing, refused_by
+from mcpregistry.api.errors import TooManyRequests, make_unauthorized
+from mcpregistry.api.permissions import OperationRule
+from mcpregistry.api.token_guesses import Guesses
+from mcpregistry.database_errors import fault_facts, is_passing, make_unavailable_error
 from mcpregistry.db import db_call
-from mcpregistry.domain.addresses import place
+from mcpregistry.domain.addresses import mask_client_address
+from mcpregistry.domain.caller_rights import Rights, deny_all_rights
 from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import Denied, SlipsnisseError
-from mcpregistry.domain.rights import Rights, no_rights
 from mcpregistry.models import Agent, Token
-from mcpregistry.services.access.tokens import find_token, token_hash
+from mcpregistry.services.access.tokens import find_token, hash_token
 
 log = structlog.get_logger(__name__)
 
@@ -85,26 +85,30 @@ def person(request: HttpRequest) -> User | None:
 def rights(request: HttpRequest) -> Rights:
     """Return the rights of the caller for services. An agent has none."""
     user = person(request)
-    return no_rights if user is None else user.has_perm
+    return deny_all_rights if user is None else user.has_perm
 
 
 class _Gate(AuthBase):
     """One way in, bound to one operation's rule. None means: not this way, try the next."""
 
-    def __init__(self, rule: Rule, *, is_async: bool) -> None:
+    def __init__(self, rule: OperationRule, *, is_async: bool) -> None:
         super().__init__()
         self.rule = rule
         self.is_async = is_async
 
     def __call__(self, request: HttpRequest) -> Principal | Awaitable[Principal | None] | None:
-        return db_call(self._closed, request) if self.is_async else self._closed(request)
+        return (
+            db_call(self._admit_or_refuse, request)
+            if self.is_async
+            else self._admit_or_refuse(request)
+        )
 
-    def _closed(self, request: HttpRequest) -> Principal | None:
+    def _admit_or_refuse(self, request: HttpRequest) -> Principal | None:
         try:
             return self.admit(request)
         except Error as error:
             log.exception("api.cannot_authenticate", path=request.path)
-            raise refused_by(error) from error
+            raise make_unavailable_error(error) from error
 
     def admit(self, request: HttpRequest) -> Principal | None:
         raise NotImplementedError
@@ -122,7 +126,7 @@ class Bearer(_Gate):
             return None
         found = bearer(request)
         request.user = found.user or request.user  # the history of records names the person
-        return allowed(found, self.rule)
+        return check_allowed(found, self.rule)
 
 
 class Session(_Gate):
@@ -141,7 +145,7 @@ class Session(_Gate):
                 "The request was not sent by a page of this site.",
                 remedy="Send the X-CSRFToken header and a matching Origin, or use a bearer token.",
             )
-        return allowed(Principal(user=request.user), self.rule)
+        return check_allowed(Principal(user=request.user), self.rule)
 
 
 class Nobody(AuthBase):
@@ -165,8 +169,10 @@ def bearer(request: HttpRequest) -> Principal:
     scheme, _, raw = request.headers.get("Authorization", "").partition(" ")
     token = find_token(raw.strip()) if scheme.lower() == "bearer" else None
     if token is None:
-        raise _wrong(place(request.META.get("REMOTE_ADDR", "")), raw, time.monotonic())
-    _touch(token)
+        raise _wrong(
+            mask_client_address(request.META.get("REMOTE_ADDR", "")), raw, time.monotonic()
+        )
+    _note_use(token)
     return Principal(user=token.user, agent=token.agent)
 
 
@@ -177,11 +183,11 @@ def _wrong(where: str, raw: str, now: float) -> SlipsnisseError:
             remedy=f"Use a valid token. This address can try other tokens again in {round(wait)} seconds.",
             wait=wait,
         )
-    guesses.failed(where, token_hash(raw), now)
-    return unauthorized()
+    guesses.remember_failure(where, hash_token(raw), now)
+    return make_unauthorized()
 
 
-def _touch(token: Token) -> None:
+def _note_use(token: Token) -> None:
     """Note the use, once a minute: a write per request would cost more than the request.
 
     A database that refuses it is left alone for a minute. The request may only read, and need not
@@ -202,7 +208,7 @@ def _touch(token: Token) -> None:
         log.warning("api.token_use_not_recorded", **fault_facts(error))
 
 
-def allowed(who: Principal, rule: Rule) -> Principal:
+def check_allowed(who: Principal, rule: OperationRule) -> Principal:
     """The same principal, if the rule lets it; raises ``Denied``."""
     if who.agent is not None:
         if not rule.agent:
@@ -220,7 +226,7 @@ def allowed(who: Principal, rule: Rule) -> Principal:
     return who
 
 
-def is_still_allowed(request: HttpRequest, rule: Rule) -> bool:
+def is_still_allowed(request: HttpRequest, rule: OperationRule) -> bool:
     """Whether a request that was admitted would be admitted now. For answers that last; asks the
     database."""
     if "Authorization" in request.headers:
@@ -233,12 +239,12 @@ def is_still_allowed(request: HttpRequest, rule: Rule) -> bool:
     if found is None:
         return False
     try:
-        allowed(found, rule)
+        check_allowed(found, rule)
     except Denied:
         return False
     return True
 
 
-def gates(rule: Rule, *, is_async: bool) -> list[Any]:
+def gates(rule: OperationRule, *, is_async: bool) -> list[Any]:
     """The ways into one operation, in the order in which they are tried."""
     return [Bearer(rule, is_async=is_async), Session(rule, is_async=is_async)]

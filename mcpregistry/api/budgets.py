@@ -11,9 +11,9 @@ from ninja import Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, principal
-from mcpregistry.api.once import once
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Page, Problem, Slug
 from mcpregistry.api.schemas.budgets import (
     BudgetChange,
@@ -21,13 +21,13 @@ from mcpregistry.api.schemas.budgets import (
     BudgetOut,
     SpentOut,
     budget_out,
-    spent_out,
+    build_spent_out,
 )
 from mcpregistry.domain.budgets import Unit
 from mcpregistry.models import Agent, Budget, BudgetEntry, Endpoint
 from mcpregistry.services.budgets import books
 
-router = Routes(tags=["budgets"])
+router = PermissionRouter(tags=["budgets"])
 
 
 @router.get("/budgets", response=Page[BudgetOut])
@@ -41,15 +41,15 @@ def list_budgets(
     cursor: Cursor = None,
 ) -> Page[BudgetOut]:
     """Budgets by name, with their current balance."""
-    rows = _visible(request)
+    rows = _query_visible(request)
     if agent is not None:
         rows = rows.filter(agent__slug=agent)
     if endpoint is not None:
         rows = rows.filter(endpoint__slug=endpoint)
     if unit is not None:
         rows = rows.filter(unit=unit)
-    found = page(rows, order=("slug",), limit=limit, cursor=cursor, show=lambda row: row)
-    stand = books.standings(found.items)
+    found = read_page(rows, order=("slug",), limit=limit, cursor=cursor, show=lambda row: row)
+    stand = books.load_standings(found.items)
     return Page[BudgetOut](
         items=[budget_out(row, stand[row.pk]) for row in found.items], next=found.next
     )
@@ -103,16 +103,16 @@ def list_budget_entries(
     rows = BudgetEntry.objects.filter(budget=_one(request, slug)).select_related("budget")
     if since is not None:
         rows = rows.filter(pk__gt=since)
-    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=spent_out)
+    return read_page(rows, order=("-id",), limit=limit, cursor=cursor, show=build_spent_out)
 
 
-def _visible(request: HttpRequest) -> QuerySet[Budget]:
+def _query_visible(request: HttpRequest) -> QuerySet[Budget]:
     return Budget.objects.visible_to(principal(request).who).select_related("agent", "endpoint")
 
 
 def _one(request: HttpRequest, slug: str) -> Budget:
-    return lookup.one(_visible(request), "budget", slug=slug)
+    return lookup.one(_query_visible(request), "budget", slug=slug)
 
 
 def _out(row: Budget) -> BudgetOut:
-    return budget_out(row, books.standings([row])[row.pk])
+    return budget_out(row, books.load_standings([row])[row.pk])

@@ -14,11 +14,11 @@ from typing import Annotated
 from django.http import HttpRequest
 from ninja import Query, Status
 
-from mcpregistry.api.answers import content_type, failure, plain_result
 from mcpregistry.api.approvals import Prefer, seconds_to_wait
 from mcpregistry.api.auth import Principal, principal
-from mcpregistry.api.once import IdempotencyKey
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.call_answers import content_type, failure, plain_result
+from mcpregistry.api.idempotent_operations import IdempotencyKey
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.approvals import Ticket, ticket_out
 from mcpregistry.api.schemas.basics import Problem
 from mcpregistry.api.schemas.calls import (
@@ -29,32 +29,32 @@ from mcpregistry.api.schemas.calls import (
     CallResultMeta,
 )
 from mcpregistry.api.tools import ToolName
-from mcpregistry.calls.call import CallOutcome, CallRequest, Host
-from mcpregistry.calls.catalog import Entry
-from mcpregistry.calls.conversations import within
-from mcpregistry.calls.engine import current_engine
-from mcpregistry.calls.keys import noted
-from mcpregistry.calls.recorded import outcome_of_record
+from mcpregistry.calls.call import CallHost, CallOutcome, CallRequest
+from mcpregistry.calls.catalog import CatalogueEntry
+from mcpregistry.calls.conversations import narrow_to_conversation
+from mcpregistry.calls.engine import get_current_engine
+from mcpregistry.calls.idempotency_notes import write_key_note
+from mcpregistry.calls.recorded_outcomes import build_recorded_outcome
 from mcpregistry.db import db_call
 from mcpregistry.domain import error_texts
-from mcpregistry.domain.calls.edits import untold
-from mcpregistry.domain.calls.ends import RECORD_LATE
+from mcpregistry.domain.calls.argument_edits import remove_edit_note
+from mcpregistry.domain.calls.outcome_texts import RECORD_LATE
 from mcpregistry.domain.errors import (
     ArgumentsInvalid,
-    Busy,
     Denied,
     NotFound,
+    QueueFullError,
     SlipsnisseError,
     Unavailable,
 )
-from mcpregistry.domain.lifecycle import TERMINAL, State
-from mcpregistry.domain.servers.sessions import nameless_session
-from mcpregistry.domain.text.canonical import stored
-from mcpregistry.ids import ordered_id
-from mcpregistry.models.signing import keyed_digest
+from mcpregistry.domain.lifecycle import TERMINAL, InvocationState
+from mcpregistry.domain.servers.sessions import name_implicit_session
+from mcpregistry.domain.text.canonical import encode_lossy_json
+from mcpregistry.ids import make_ordered_id
+from mcpregistry.models.signing import compute_keyed_digest
 from mcpregistry.services.records import idempotency
 
-router = Routes(tags=["calls"])
+router = PermissionRouter(tags=["calls"])
 
 # The pipeline's refusals, as the caller's fault or a reason to come again.
 _REFUSED = {
@@ -65,7 +65,7 @@ _REFUSED = {
 }
 
 
-class NotRecorded(Unavailable):
+class CallNotRecordedError(Unavailable):
     """503: the database did not take the record, so nothing was made."""
 
     code = "NOT_RECORDED"
@@ -73,10 +73,18 @@ class NotRecorded(Unavailable):
 
 # No fault of the caller's: nothing was made, whatever state it would have ended in, and the caller
 # may come again.
-_NOT_NOW: dict[str, type[SlipsnisseError]] = {"BUSY": Busy, "NOT_RECORDED": NotRecorded}
+_NOT_NOW: dict[str, type[SlipsnisseError]] = {
+    "BUSY": QueueFullError,
+    "NOT_RECORDED": CallNotRecordedError,
+}
 # Ends of a held call that was never made: people said no (silence is one), or nobody wants it any
 # more.
-_NOT_MADE = {State.REJECTED: 403, State.EXPIRED: 403, State.CANCELLED: 409, State.VOID: 409}
+_NOT_MADE = {
+    InvocationState.REJECTED: 403,
+    InvocationState.EXPIRED: 403,
+    InvocationState.CANCELLED: 409,
+    InvocationState.VOID: 409,
+}
 
 
 @router.post(
@@ -105,39 +113,41 @@ async def call_tool(
     if idempotency_key is None:
         return await _call(who, name, payload, strict=strict, wait=wait)
     use = {"caller": who.actor, "key": idempotency_key}
-    asked = keyed_digest("call", name, stored(payload.model_dump()))
-    claim = await db_call(idempotency.claim, **use, fingerprint=asked, call_id=ordered_id())
+    asked = compute_keyed_digest("call", name, encode_lossy_json(payload.model_dump()))
+    claim = await db_call(idempotency.claim, **use, fingerprint=asked, call_id=make_ordered_id())
     if claim.kept is not None and claim.kept.status is not None:
         return Status(claim.kept.status, CallAnswer(**json.loads(claim.kept.body)))
     if claim.ended is not None:
-        outcome = await db_call(outcome_of_record, claim.ended)
-        return _told(outcome, _entry(who, name, payload), name, payload, strict=strict)
+        outcome = await db_call(build_recorded_outcome, claim.ended)
+        return _build_response(outcome, _entry(who, name, payload), name, payload, strict=strict)
     try:
         answer = await _call(who, name, payload, strict=strict, wait=wait, call_id=claim.call_id)
     except SlipsnisseError:
-        await noted(partial(db_call, idempotency.release, **use))
+        await write_key_note(partial(db_call, idempotency.release, **use))
         raise
     if isinstance(answer.value, Problem) or answer.status_code == 202:
-        await noted(partial(db_call, idempotency.release, **use))
+        await write_key_note(partial(db_call, idempotency.release, **use))
     else:
         body = json.dumps(answer.value.model_dump())
-        await noted(partial(db_call, idempotency.keep, **use, status=answer.status_code, body=body))
+        await write_key_note(
+            partial(db_call, idempotency.keep, **use, status=answer.status_code, body=body)
+        )
     return answer
 
 
 async def _call(
     who: Principal, name: str, payload: CallOrder, *, strict: bool, wait: float, call_id: str = ""
 ) -> Status[CallAnswer] | Status[Problem]:
-    engine = current_engine()
+    engine = get_current_engine()
     conversation = payload.conversation or ""
-    catalogue = await within(
-        engine.catalogue(payload.endpoint, _agent(who, payload.agent)), conversation
+    catalogue = await narrow_to_conversation(
+        engine.get_catalogue(payload.endpoint, _agent(who, payload.agent)), conversation
     )
     entry = catalogue.find(name)
     _check_names(entry, payload.mcp)
     # a person acted for the agent: the record says who
     name_of_host = "" if who.agent else who.actor[:100]
-    host = Host(name=name_of_host, transport="rest", hold=wait, said=payload.said)
+    host = CallHost(name=name_of_host, transport="rest", hold=wait, said=payload.said)
     outcome = await engine.call(
         CallRequest(
             catalogue,
@@ -150,28 +160,37 @@ async def _call(
             call_id=call_id,
             requester=who.requester,
             conversation=conversation,
-            session=nameless_session(payload.endpoint, conversation=conversation),
+            session=name_implicit_session(payload.endpoint, conversation=conversation),
         )
     )
-    return _told(outcome, entry, name, payload, strict=strict)
+    return _build_response(outcome, entry, name, payload, strict=strict)
 
 
-def _entry(who: Principal, name: str, payload: CallOrder) -> Entry | None:
+def _entry(who: Principal, name: str, payload: CallOrder) -> CatalogueEntry | None:
     """The tool as it is offered today, if it still is."""
     try:
-        return current_engine().catalogue(payload.endpoint, _agent(who, payload.agent)).find(name)
+        return (
+            get_current_engine()
+            .get_catalogue(payload.endpoint, _agent(who, payload.agent))
+            .find(name)
+        )
     except NotFound:
         return None
 
 
-def _told(
-    outcome: CallOutcome, entry: Entry | None, name: str, payload: CallOrder, *, strict: bool
+def _build_response(
+    outcome: CallOutcome,
+    entry: CatalogueEntry | None,
+    name: str,
+    payload: CallOrder,
+    *,
+    strict: bool,
 ) -> Status[CallAnswer] | Status[Problem]:
     not_now = _NOT_NOW.get(outcome.error_code)
-    if not_now and outcome.result is None and outcome.state is not State.UNKNOWN:
+    if not_now and outcome.result is None and outcome.state is not InvocationState.UNKNOWN:
         raise not_now(outcome.message, remedy=outcome.remedy)
     refused = _NOT_MADE.get(outcome.state) or _REFUSED.get(outcome.error_code)
-    if refused and outcome.result is None and outcome.state is not State.UNKNOWN:
+    if refused and outcome.result is None and outcome.state is not InvocationState.UNKNOWN:
         code = outcome.error_code or outcome.state.upper()
         return Status(refused, Problem(code=code, message=outcome.message, remedy=outcome.remedy))
     return Status(_status(outcome, strict=strict), _answer(outcome, entry, payload.mcp, name))
@@ -181,7 +200,7 @@ def _agent(who: Principal, named: str | None) -> str:
     if who.agent is None:
         if named is None:
             raise ArgumentsInvalid(
-                error_texts.required("agent"), remedy='Add "agent": "SLUG" to the body.'
+                error_texts.say_required("agent"), remedy='Add "agent": "SLUG" to the body.'
             )
         return named
     if named not in (None, who.agent.slug):
@@ -192,7 +211,7 @@ def _agent(who: Principal, named: str | None) -> str:
     return who.agent.slug
 
 
-def _check_names(entry: Entry | None, meta: CallMeta) -> None:
+def _check_names(entry: CatalogueEntry | None, meta: CallMeta) -> None:
     """An unknown tool is refused by the pipeline, which also records it."""
     if entry is None:
         return
@@ -219,15 +238,17 @@ def _ticket(outcome: CallOutcome) -> Ticket | None:
 def _status(outcome: CallOutcome, *, strict: bool) -> int:
     if _ticket(outcome) is not None:
         return 202
-    if outcome.state is State.SUCCEEDED or not strict:
+    if outcome.state is InvocationState.SUCCEEDED or not strict:
         return 200
     return 504 if outcome.error_code == "TIMEOUT" else 502
 
 
-def _answer(outcome: CallOutcome, entry: Entry | None, meta: CallMeta, name: str) -> CallAnswer:
-    success = outcome.state is State.SUCCEEDED
+def _answer(
+    outcome: CallOutcome, entry: CatalogueEntry | None, meta: CallMeta, name: str
+) -> CallAnswer:
+    success = outcome.state is InvocationState.SUCCEEDED
     # an approver's edit is told in mcp.content
-    own = untold(outcome.result) if outcome.result is not None else None
+    own = remove_edit_note(outcome.result) if outcome.result is not None else None
     details = CallResultMeta(
         invocation_id=outcome.invocation_id,
         state=outcome.state,

@@ -16,33 +16,33 @@ from ninja import Query
 from pydantic import AfterValidator, Field
 
 from mcpregistry.api.auth import actor, person, rights
-from mcpregistry.api.once import once
-from mcpregistry.api.routes import Routes
-from mcpregistry.api.schemas.basics import Text, capped
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.permission_router import PermissionRouter
+from mcpregistry.api.schemas.basics import Text, cap_text
 from mcpregistry.api.schemas.config import ChangeOut, ExportOut, ImportOut, NoteOut, ProjectOut
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid, Denied
 from mcpregistry.domain.formats import FORMATS, READABLE, slipsnisse
 from mcpregistry.domain.formats.notes import Note
-from mcpregistry.domain.formats.verdicts import schema
+from mcpregistry.domain.formats.verdicts import load_schema
 from mcpregistry.services.access.credentials import MAY_KEEP
-from mcpregistry.services.exchange import large
+from mcpregistry.services.exchange import large_files
 from mcpregistry.services.exchange.exporting import export_config
 from mcpregistry.services.exchange.importing import import_file
 from mcpregistry.services.exchange.policy import MAY_RULE
-from mcpregistry.services.exchange.workspaces import MAY_MAKE, Choice
+from mcpregistry.services.exchange.workspaces import MAY_MAKE, WorkspaceChoice
 
-router = Routes(tags=["configuration files"])
+router = PermissionRouter(tags=["configuration files"])
 
 
-def _known(name: str) -> str:
+def _check_format(name: str) -> str:
     if name not in FORMATS:
         raise ValueError(f"must be one of {', '.join(FORMATS)}")
     return name
 
 
 FormatName = Annotated[
-    str, AfterValidator(_known), Field(json_schema_extra={"enum": list(FORMATS)})
+    str, AfterValidator(_check_format), Field(json_schema_extra={"enum": list(FORMATS)})
 ]
 
 
@@ -99,7 +99,7 @@ def configuration_schema(
 ) -> dict[str, Any]:
     """The JSON Schema of the site's own file format. Use it to validate files before you import
     them."""
-    return schema(variant)
+    return load_schema(variant)
 
 
 def _read_large(view: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,7 +109,7 @@ def _read_large(view: Callable[..., Any]) -> Callable[..., Any]:
     def reading(request: HttpRequest, **given: Any) -> Any:
         if int(request.META.get("CONTENT_LENGTH") or 0) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
             # what request.body returns from then on
-            request._body = request.read(large.MAX_BYTES + 1)
+            request._body = request.read(large_files.MAX_BYTES + 1)
         return view(request, **given)
 
     return reading
@@ -155,7 +155,7 @@ def import_configuration(
         on_conflict=on_conflict,
         save=not dry_run,
         secrets_apart=credentials,
-        workspaces=Choice(frozenset(projects), agent or "local"),
+        workspaces=WorkspaceChoice(frozenset(projects), agent or "local"),
         rights=rights(request),
         may_rule=all(_may(request, right) for right in MAY_RULE),
         may_grant=_may(request, "mcpregistry.add_grant")
@@ -170,7 +170,7 @@ def import_configuration(
             ChangeOut(server=change.label, action=change.action) for change in outcome.changes
         ],
         notes=_notes(outcome.notes),
-        diff=capped(outcome.diff(), 200_000),
+        diff=cap_text(outcome.format_diff(), 200_000),
         projects=[
             ProjectOut(
                 directory=each.directory,
@@ -187,15 +187,15 @@ def import_configuration(
 def _check_rights(request: HttpRequest, *, credentials: bool, projects: list[str]) -> None:
     if credentials and not all(_may(request, right) for right in MAY_KEEP):
         raise Denied(
-            error_texts.not_permitted(
+            error_texts.say_not_permitted(
                 "add", "credentials and to choose the servers that receive them"
             ),
-            remedy=f"{error_texts.ask_for_role('admin')} Or leave out credentials=true.",
+            remedy=f"{error_texts.advise_role('admin')} Or leave out credentials=true.",
         )
     if projects and not all(_may(request, right) for right in MAY_MAKE):
         raise Denied(
-            error_texts.not_permitted("add", "workspaces for projects"),
-            remedy=f"{error_texts.ask_for_role('admin')} Or leave out projects.",
+            error_texts.say_not_permitted("add", "workspaces for projects"),
+            remedy=f"{error_texts.advise_role('admin')} Or leave out projects.",
         )
 
 
@@ -210,7 +210,7 @@ def _refuse(notes: tuple[Note, ...], what: str) -> None:
             f"{note.pointer or '/'}: {note.sentence} {note.remedy}".strip() for note in notes[:20]
         )
         raise ConfigInvalid(
-            f"{what}. {capped(reasons, 4000)}", remedy="Correct the file and send it again."
+            f"{what}. {cap_text(reasons, 4000)}", remedy="Correct the file and send it again."
         )
 
 

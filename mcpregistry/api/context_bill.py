@@ -11,17 +11,17 @@ from ninja import Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, person
-from mcpregistry.api.once import once
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Problem, Slug
 from mcpregistry.api.schemas.context_bill import BillOut, Hidden, Hide, bill_out
-from mcpregistry.calls.context_bill import DAYS, Bill, bill, holder_of
+from mcpregistry.calls.context_bill import DAYS, Bill, build_bill, choose_grant_holder
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Conflict, NotFound
 from mcpregistry.models import Agent, Endpoint, Tool
 from mcpregistry.services.policy import hiding
 
-router = Routes(tags=["policy"])
+router = PermissionRouter(tags=["policy"])
 
 
 @router.get("/context-bill", response={200: BillOut, 404: Problem, 409: Problem})
@@ -51,8 +51,8 @@ def get_context_bill(
     """Tokens of the definitions that the agent's hosts get on the endpoint, at about four bytes
     each, and which tools are not used.
     """
-    whose = lookup.agent(agent)
-    door = lookup.endpoint(endpoint)
+    whose = lookup.find_agent(agent)
+    door = lookup.find_endpoint(endpoint)
     holder = _holder(whose, door, hide_from)
     return bill_out(
         _bill(whose, door, holder, days),
@@ -69,20 +69,20 @@ def hide_tools(request: HttpRequest, payload: Hide) -> Status[Hidden]:
     """Remove tools from the agent's grants, or from the endpoint's list. The grant of a whole
     server is replaced by single grants for the remaining tools. If one of the tools is not on the
     bill, the whole request is refused (404)."""
-    whose = lookup.agent(payload.agent)
-    door = lookup.endpoint(payload.endpoint)
+    whose = lookup.find_agent(payload.agent)
+    door = lookup.find_endpoint(payload.endpoint)
     holder = _holder(whose, door, payload.hide_from)
     found = _bill(whose, door, holder, DAYS)
-    tools = _named(payload.tools, found)
-    gone, made = hiding.hide(holder, tools, actor=actor(request), user=person(request))
-    left = found.without({tool.pk for tool in tools})
+    tools = _find_tools(payload.tools, found)
+    gone, made = hiding.hide_tools(holder, tools, actor=actor(request), user=person(request))
+    left = found.count_without({tool.pk for tool in tools})
     return Status(
         200, Hidden(withdrawn=gone, given=made, tokens_before=found.total, tokens_after=left)
     )
 
 
 def _holder(agent: Agent, endpoint: Endpoint, hide_from: str) -> Agent | Endpoint:
-    holder = holder_of(agent, endpoint, by_list=hide_from == "endpoint")
+    holder = choose_grant_holder(agent, endpoint, by_list=hide_from == "endpoint")
     if hide_from == "endpoint" and holder is not endpoint:
         raise Conflict(
             f'The endpoint "{endpoint}" has no list of its own: it shows what each agent is granted.',
@@ -92,7 +92,7 @@ def _holder(agent: Agent, endpoint: Endpoint, hide_from: str) -> Agent | Endpoin
 
 
 def _bill(agent: Agent, endpoint: Endpoint, holder: Agent | Endpoint, days: int) -> Bill:
-    found = bill(agent, endpoint, now=timezone.now(), days=days, holder=holder)
+    found = build_bill(agent, endpoint, now=timezone.now(), days=days, holder=holder)
     if found is None:
         raise Conflict(
             "The agent or the endpoint is disabled, so hosts are shown nothing.",
@@ -101,13 +101,13 @@ def _bill(agent: Agent, endpoint: Endpoint, holder: Agent | Endpoint, days: int)
     return found
 
 
-def _named(names: list[str], found: Bill) -> list[Tool]:
+def _find_tools(names: list[str], found: Bill) -> list[Tool]:
     wanted = {lookup.tool(name).pk: name for name in names}
     missing = wanted.keys() - {line.tool_id for line in found.lines if not line.own}
     if missing:
         raise NotFound(
             f"These tools are not on the context bill: {', '.join(sorted(wanted[pk] for pk in missing))}.",
-            remedy=error_texts.list_with("GET /context-bill"),
+            remedy=error_texts.advise_list("GET /context-bill"),
         )
     return list(
         Tool.offers.filter(pk__in=wanted).select_related("server").order_by("server__slug", "name")

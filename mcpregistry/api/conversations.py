@@ -12,9 +12,9 @@ from ninja import Path, Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import Principal, actor, person, principal
-from mcpregistry.api.once import once
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
 from mcpregistry.api.schemas.conversations import (
     ConversationChange,
@@ -31,7 +31,7 @@ from mcpregistry.models import Agent, Conversation, Message
 from mcpregistry.models.conversation import ConversationState, MessageKind
 from mcpregistry.services.conversations import lifecycle, messages
 
-router = Routes(tags=["conversations"])
+router = PermissionRouter(tags=["conversations"])
 
 ConversationPath = Annotated[Text, Path(min_length=1, max_length=32)]
 
@@ -52,14 +52,14 @@ def list_conversations(
     exact = {"agent__slug": agent, "state": state, "title__icontains": q}
     rows = Conversation.objects.visible_to(principal(request).who).select_related("agent")
     rows = rows.filter(**{key: value for key, value in exact.items() if value is not None})
-    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=conversation_out)
+    return read_page(rows, order=("-id",), limit=limit, cursor=cursor, show=conversation_out)
 
 
 @router.post("/conversations", response={201: ConversationOut, 404: Problem})
 @once()
 def begin_conversation(request: HttpRequest, payload: ConversationNew) -> Status[ConversationOut]:
     """Start a conversation. Calls that name its id belong to it."""
-    given = payload.given()
+    given = payload.get_sent_values()
     agent = _agent(principal(request), given.pop("agent", None))
     row = lifecycle.save_conversation(
         conversation=Conversation(agent=agent, **given), actor=actor(request)
@@ -70,7 +70,7 @@ def begin_conversation(request: HttpRequest, payload: ConversationNew) -> Status
 @router.get("/conversations/{conversation_id}", response=ConversationOut)
 def get_conversation(request: HttpRequest, conversation_id: ConversationPath) -> ConversationOut:
     """One conversation. Its calls are at /invocations?conversation=ID."""
-    return conversation_out(_one(request, conversation_id))
+    return conversation_out(_find_conversation(request, conversation_id))
 
 
 @router.patch("/conversations/{conversation_id}", response={200: ConversationOut, 409: Problem})
@@ -79,7 +79,7 @@ def change_conversation(
 ) -> ConversationOut:
     """Change the fields that are sent. The others stay as they are. A change of its servers applies
     from the next call on."""
-    row = _one(request, conversation_id).change(**payload.given())
+    row = _find_conversation(request, conversation_id).change(**payload.get_sent_values())
     return conversation_out(lifecycle.save_conversation(conversation=row, actor=actor(request)))
 
 
@@ -88,7 +88,9 @@ def end_conversation(request: HttpRequest, conversation_id: ConversationPath) ->
     """End the conversation for good. New calls that name it are refused. Calls that are running or
     held continue."""
     return conversation_out(
-        lifecycle.end(conversation=_one(request, conversation_id), actor=actor(request))
+        lifecycle.end_conversation(
+            conversation=_find_conversation(request, conversation_id), actor=actor(request)
+        )
     )
 
 
@@ -109,13 +111,13 @@ def list_conversation_messages(
     """Messages, oldest first. Use `after` to get the messages that were written since; none is
     missed."""
     rows = Message.objects.visible_to(principal(request).who).filter(
-        conversation=_one(request, conversation_id)
+        conversation=_find_conversation(request, conversation_id)
     )
     if not thoughts:
         rows = rows.exclude(kind=MessageKind.THOUGHT)
     if after is not None:
         rows = rows.filter(id__gt=after)
-    return page(rows, order=("id",), limit=limit, cursor=cursor, show=message_out)
+    return read_page(rows, order=("id",), limit=limit, cursor=cursor, show=message_out)
 
 
 @router.post(
@@ -128,8 +130,8 @@ def write_message(
 ) -> Status[ConversationMessageOut]:
     """Write to the agent or, with an agent's own token, as the agent. The answer does not wait for
     the agent."""
-    row = messages.say(
-        conversation=_one(request, conversation_id),
+    row = messages.add_message(
+        conversation=_find_conversation(request, conversation_id),
         kind=_kind(principal(request), payload),
         text=payload.text,
         author=actor(request),
@@ -146,7 +148,7 @@ def _kind(who: Principal, payload: MessageNew) -> MessageKind:
     return MessageKind.IN
 
 
-def _one(request: HttpRequest, conversation_id: str) -> Conversation:
+def _find_conversation(request: HttpRequest, conversation_id: str) -> Conversation:
     rows = Conversation.objects.visible_to(principal(request).who).select_related("agent")
     return lookup.one(rows, "conversation", pk=conversation_id)
 
@@ -155,9 +157,9 @@ def _agent(who: Principal, named: str | None) -> Agent:
     if who.agent is None:
         if named is None:
             raise ArgumentsInvalid(
-                error_texts.required("agent"), remedy='Add "agent": "SLUG" to the body.'
+                error_texts.say_required("agent"), remedy='Add "agent": "SLUG" to the body.'
             )
-        return lookup.agent(named)
+        return lookup.find_agent(named)
     if named not in (None, who.agent.slug):
         raise Denied(
             "The token belongs to another agent.",

@@ -12,8 +12,8 @@ from ninja import Query
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, person
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Page, Problem, Slug
 from mcpregistry.api.schemas.tools import (
     DefinitionDetail,
@@ -26,7 +26,7 @@ from mcpregistry.api.schemas.tools import (
 from mcpregistry.models import Definition, Tool
 from mcpregistry.services.definitions import decisions
 
-router = Routes(tags=["definitions"])
+router = PermissionRouter(tags=["definitions"])
 
 _ROWS = Definition.objects.select_related("tool__server", "tool__latest", "tool__pinned")
 
@@ -56,7 +56,7 @@ def list_definitions(
         rows = rows.filter(severity__gte=severity)
     if server:
         rows = rows.filter(tool__server__slug=server)
-    return page(
+    return read_page(
         rows,
         order=("-id",),
         limit=limit,
@@ -76,44 +76,46 @@ def list_drift(
     )
     if server:
         rows = rows.filter(server__slug=server)
-    return page(rows, order=("server__slug", "name"), limit=limit, cursor=cursor, show=drift_out)
+    return read_page(
+        rows, order=("server__slug", "name"), limit=limit, cursor=cursor, show=drift_out
+    )
 
 
 @router.get("/definitions/{definition_id}", response=DefinitionDetail)
 def get_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
     """One definition with the scanner's findings, and its differences from the approved one, word
     by word."""
-    return _shown(definition_id)
+    return _load_detail(definition_id)
 
 
 @router.post("/definitions/{definition_id}/approve", response=DefinitionDetail)
 def approve_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
     """Approve the definition. Agents can use the tool as long as its server offers exactly this
     definition."""
-    return _decided(request, definition_id, decisions.approve)
+    return _decide(request, definition_id, decisions.approve)
 
 
 @router.post("/definitions/{definition_id}/reject", response=DefinitionDetail)
 def reject_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
     """Reject the definition. It is never offered; if it is offered now, the tool is withdrawn."""
-    return _decided(request, definition_id, decisions.reject)
+    return _decide(request, definition_id, decisions.reject)
 
 
 @router.post("/definitions/{definition_id}/revert", response={200: DefinitionDetail, 409: Problem})
 def revert_definition(request: HttpRequest, definition_id: lookup.Id) -> DefinitionDetail:
     """Reject the definition and keep the approved one. The tool is offered again as soon as its
     server returns to it."""
-    return _decided(request, definition_id, decisions.revert)
+    return _decide(request, definition_id, decisions.revert)
 
 
-def _decided(
+def _decide(
     request: HttpRequest, definition_id: int, verb: Callable[..., Tool]
 ) -> DefinitionDetail:
     found = lookup.one(_ROWS.all(), "definition", pk=definition_id)
     verb(definition=found, actor=actor(request), user=person(request))
-    return _shown(definition_id)
+    return _load_detail(definition_id)
 
 
-def _shown(definition_id: int) -> DefinitionDetail:
+def _load_detail(definition_id: int) -> DefinitionDetail:
     row = lookup.one(_ROWS.all(), "definition", pk=definition_id)
     return definition_detail(row, row.tool)

@@ -10,9 +10,9 @@ from ninja import Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, principal, rights
-from mcpregistry.api.once import once
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.access import (
     EndpointChange,
     EndpointNew,
@@ -23,14 +23,14 @@ from mcpregistry.api.schemas.access import (
 )
 from mcpregistry.api.schemas.basics import ConversationId, Page, Problem, Slug, Text
 from mcpregistry.calls.catalog import Catalogue
-from mcpregistry.calls.conversations import within_sync
-from mcpregistry.calls.engine import current_engine
+from mcpregistry.calls.conversations import narrow_to_conversation_sync
+from mcpregistry.calls.engine import get_current_engine
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
 from mcpregistry.models import Endpoint
 from mcpregistry.services.access import agents
 
-router = Routes(tags=["endpoints"])
+router = PermissionRouter(tags=["endpoints"])
 
 
 @router.get("/endpoints", response=Page[EndpointOut])
@@ -49,27 +49,27 @@ def list_endpoints(
         if q
         else Endpoint.objects.all()
     )
-    return page(rows, order=("slug",), limit=limit, cursor=cursor, show=endpoint_out)
+    return read_page(rows, order=("slug",), limit=limit, cursor=cursor, show=endpoint_out)
 
 
 @router.post("/endpoints", response={201: EndpointOut})
 @once()
 def create_endpoint(request: HttpRequest, payload: EndpointNew) -> Status[EndpointOut]:
     """Add an endpoint."""
-    row = agents.save_endpoint(endpoint=Endpoint(**payload.given()), actor=actor(request))
+    row = agents.save_endpoint(endpoint=Endpoint(**payload.get_sent_values()), actor=actor(request))
     return Status(201, endpoint_out(row))
 
 
 @router.get("/endpoints/{slug}", response=EndpointOut)
 def get_endpoint(request: HttpRequest, slug: Slug) -> EndpointOut:
     """One endpoint."""
-    return endpoint_out(lookup.endpoint(slug))
+    return endpoint_out(lookup.find_endpoint(slug))
 
 
 @router.patch("/endpoints/{slug}", response=EndpointOut)
 def change_endpoint(request: HttpRequest, slug: Slug, payload: EndpointChange) -> EndpointOut:
     """Change the fields that are sent. The others stay as they are."""
-    row = lookup.endpoint(slug).change(**payload.given())
+    row = lookup.find_endpoint(slug).change(**payload.get_sent_values())
     return endpoint_out(
         agents.save_endpoint(endpoint=row, actor=actor(request), rights=rights(request))
     )
@@ -83,7 +83,7 @@ def delete_endpoint(request: HttpRequest, slug: Slug) -> Status[None]:
     permission to delete.
     """
     agents.delete_endpoint(
-        endpoint=lookup.endpoint(slug), actor=actor(request), rights=rights(request)
+        endpoint=lookup.find_endpoint(slug), actor=actor(request), rights=rights(request)
     )
     return Status(204, None)
 
@@ -102,14 +102,14 @@ def list_endpoint_tools(
     """
     who = principal(request).agent
     if who is None and agent is None:
-        raise ArgumentsInvalid(error_texts.required("agent"), remedy="Add ?agent=SLUG.")
+        raise ArgumentsInvalid(error_texts.say_required("agent"), remedy="Add ?agent=SLUG.")
     if who is not None and agent not in (None, who.slug):
         raise NotFound(
-            error_texts.not_found("agent", agent),
+            error_texts.say_not_found("agent", agent),
             remedy="Leave out 'agent': the token identifies the agent.",
         )
-    catalogue = current_engine().catalogue(slug, who.slug if who else str(agent))
-    return _listing(within_sync(catalogue, conversation or ""))
+    catalogue = get_current_engine().get_catalogue(slug, who.slug if who else str(agent))
+    return _listing(narrow_to_conversation_sync(catalogue, conversation or ""))
 
 
 def _listing(catalogue: Catalogue) -> Listing:
@@ -125,6 +125,6 @@ def _listing(catalogue: Catalogue) -> Listing:
     return Listing(
         endpoint=catalogue.endpoint.slug,
         agent=catalogue.agent.slug,
-        instructions=catalogue.instructions(),
+        instructions=catalogue.merge_instructions(),
         tools=tools,
     )

@@ -11,9 +11,9 @@ from ninja import Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, principal
-from mcpregistry.api.once import once
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Page, Problem, Slug
 from mcpregistry.api.schemas.energy import (
     EnergyEntryOut,
@@ -27,14 +27,14 @@ from mcpregistry.api.schemas.energy import (
 from mcpregistry.models import EnergyEntry, EnergyPool
 from mcpregistry.services.energy import pools
 
-router = Routes(tags=["energy"])
+router = PermissionRouter(tags=["energy"])
 
 
 @router.get("/energy", response=Page[PoolOut])
 def list_pools(request: HttpRequest, *, limit: Limit = 50, cursor: Cursor = None) -> Page[PoolOut]:
     """Energy pools by slug, with their current level."""
-    return page(
-        _visible(request),
+    return read_page(
+        _query_visible(request),
         order=("slug",),
         limit=limit,
         cursor=cursor,
@@ -46,7 +46,7 @@ def list_pools(request: HttpRequest, *, limit: Limit = 50, cursor: Cursor = None
 @once()
 def create_pool(request: HttpRequest, payload: PoolNew) -> Status[PoolOut]:
     """Add an energy pool. To use it, set it as the `energy_pool` of an agent."""
-    made = pools.save_pool(pool=EnergyPool(**payload.given()), actor=actor(request))
+    made = pools.save_pool(pool=EnergyPool(**payload.get_sent_values()), actor=actor(request))
     return Status(201, pool_out(_one(request, made.slug)))
 
 
@@ -59,7 +59,7 @@ def get_pool(request: HttpRequest, slug: Slug) -> PoolOut:
 @router.patch("/energy/{slug}", response=PoolOut)
 def change_pool(request: HttpRequest, slug: Slug, payload: PoolChange) -> PoolOut:
     """Change the fields that are sent. The others and the level stay as they are."""
-    row = _one(request, slug).change(**payload.given())
+    row = _one(request, slug).change(**payload.get_sent_values())
     pools.save_pool(pool=row, actor=actor(request))
     return pool_out(_one(request, row.slug))
 
@@ -88,7 +88,7 @@ def list_entries(
         rows = rows.filter(agent_slug=agent)
     if since is not None:
         rows = rows.filter(pk__gt=since)
-    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=entry_out)
+    return read_page(rows, order=("-id",), limit=limit, cursor=cursor, show=entry_out)
 
 
 @router.post("/energy/{slug}/grant", response={201: EnergyEntryOut})
@@ -107,7 +107,7 @@ def _agent(request: HttpRequest) -> str:
     return agent.slug if agent else ""
 
 
-def _visible(request: HttpRequest) -> QuerySet[EnergyPool]:
+def _query_visible(request: HttpRequest) -> QuerySet[EnergyPool]:
     return (
         EnergyPool.objects.visible_to(principal(request).who)
         .with_reserved()
@@ -116,4 +116,4 @@ def _visible(request: HttpRequest) -> QuerySet[EnergyPool]:
 
 
 def _one(request: HttpRequest, slug: str) -> EnergyPool:
-    return lookup.one(_visible(request), "energy pool", slug=slug)
+    return lookup.one(_query_visible(request), "energy pool", slug=slug)

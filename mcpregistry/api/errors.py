@@ -17,7 +17,7 @@ from django.urls import reverse
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
 
-from mcpregistry.database_errors import fault_facts, is_passing, refused_by
+from mcpregistry.database_errors import fault_facts, is_passing, make_unavailable_error
 from mcpregistry.domain import error_texts, errors
 
 log = structlog.get_logger(__name__)
@@ -76,7 +76,7 @@ STATUS: dict[type[BaseException], int] = {
     TooManyRequests: 429,
     errors.DownstreamError: 502,
     errors.TimedOut: 504,
-    errors.Busy: 503,
+    errors.QueueFullError: 503,
     errors.Unavailable: 503,
     errors.SlipsnisseError: 500,
 }
@@ -105,14 +105,14 @@ def add_handlers(api: NinjaAPI) -> None:
     """Register the answers for our errors, for validation errors and for anything unexpected."""
     api.add_exception_handler(errors.SlipsnisseError, lambda _, error: refusal(error))  # type: ignore[arg-type]
     api.add_exception_handler(errors.AlreadyExists, _already_exists)
-    api.add_exception_handler(AuthenticationError, lambda *_: refusal(unauthorized()))
+    api.add_exception_handler(AuthenticationError, lambda *_: refusal(make_unauthorized()))
     api.add_exception_handler(ValidationError, lambda _, error: refusal(_invalid(error)))  # type: ignore[arg-type]
     api.add_exception_handler(HttpError, lambda _, error: refusal(_unreadable(error)))  # type: ignore[arg-type]
     api.add_exception_handler(RequestDataTooBig, lambda *_: refusal(_too_large()))
     api.add_exception_handler(TooManyFieldsSent, lambda *_: refusal(_too_many()))
     api.add_exception_handler(Http404, lambda *_: refusal(no_address()))
-    api.add_exception_handler(Error, _database_failed)
-    api.add_exception_handler(Exception, _unexpected)
+    api.add_exception_handler(Error, _handle_database_error)
+    api.add_exception_handler(Exception, _handle_unexpected)
 
 
 def _already_exists(
@@ -134,7 +134,7 @@ def _already_exists(
     )
 
 
-def unauthorized() -> Unauthorized:
+def make_unauthorized() -> Unauthorized:
     """The refusal for a missing or wrong credential; it does not say which of the two."""
     return Unauthorized(
         "This request requires authentication.",
@@ -185,14 +185,16 @@ def _place(item: dict[str, Any]) -> str:
     return ".".join(str(part)[:100] for part in item.get("loc", ()) if part != "payload")
 
 
-def _database_failed(request: HttpRequest, error: Exception | type[Exception]) -> HttpResponse:
+def _handle_database_error(
+    request: HttpRequest, error: Exception | type[Exception]
+) -> HttpResponse:
     if not isinstance(error, Error) or not is_passing(error):
-        return _unexpected(request, error)
+        return _handle_unexpected(request, error)
     log.error("api.database_failed", path=request.path, **fault_facts(error), exc_info=error)
-    return refusal(refused_by(error))
+    return refusal(make_unavailable_error(error))
 
 
-def _unexpected(request: HttpRequest, error: Exception | type[Exception]) -> HttpResponse:
+def _handle_unexpected(request: HttpRequest, error: Exception | type[Exception]) -> HttpResponse:
     log.error("api.failed", path=request.path, exc_info=error)
     return refusal(
         errors.SlipsnisseError(

@@ -7,15 +7,15 @@ from ninja import Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, person
-from mcpregistry.api.once import once
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.access import GrantNew, GrantOut, grant_out
 from mcpregistry.api.schemas.basics import Page, Problem, Slug
 from mcpregistry.models import Grant
 from mcpregistry.services.access import grants
 
-router = Routes(tags=["grants"])
+router = PermissionRouter(tags=["grants"])
 
 _ROWS = Grant.objects.select_related("agent", "endpoint", "server", "tool__server")
 
@@ -38,7 +38,7 @@ def list_grants(
         rows = rows.filter(endpoint__slug=endpoint)
     if server:
         rows = rows.filter(server__slug=server)
-    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=grant_out)
+    return read_page(rows, order=("-id",), limit=limit, cursor=cursor, show=grant_out)
 
 
 @router.post("/grants", response={201: GrantOut, 404: Problem})
@@ -46,9 +46,9 @@ def list_grants(
 def create_grant(request: HttpRequest, payload: GrantNew) -> Status[GrantOut]:
     """Allow an agent to use a server or one tool, or let an endpoint list it."""
     grant = Grant(
-        agent=lookup.agent(payload.agent) if payload.agent else None,
-        endpoint=lookup.endpoint(payload.endpoint) if payload.endpoint else None,
-        server=lookup.server(payload.server) if payload.server else None,
+        agent=lookup.find_agent(payload.agent) if payload.agent else None,
+        endpoint=lookup.find_endpoint(payload.endpoint) if payload.endpoint else None,
+        server=lookup.find_server(payload.server) if payload.server else None,
         kind=payload.kind,
         uri=payload.uri,
         tool=lookup.tool(payload.tool) if payload.tool else None,

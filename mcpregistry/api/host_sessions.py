@@ -10,15 +10,15 @@ from ninja import Path, Query
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, principal
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
 from mcpregistry.api.schemas.host_sessions import HostSessionOut, host_session_out
 from mcpregistry.models import HostSession
 from mcpregistry.queries.host_sessions import with_connections
 from mcpregistry.services import host_sessions
 
-router = Routes(tags=["host sessions"])
+router = PermissionRouter(tags=["host sessions"])
 
 SessionPath = Annotated[Text, Path(min_length=1, max_length=64)]
 
@@ -38,12 +38,12 @@ def list_host_sessions(
 ) -> Page[HostSessionOut]:
     """Host sessions, newest first. Ended sessions are listed for some minutes."""
     exact = {"agent_slug": agent, "endpoint_slug": endpoint}
-    rows = _rows(request).filter(
+    rows = _query_sessions(request).filter(
         **{key: value for key, value in exact.items() if value is not None}
     )
     if ended is not None:
         rows = rows.filter(ended_at__isnull=not ended)
-    return page(
+    return read_page(
         rows, order=("-created_at", "id"), limit=limit, cursor=cursor, show=host_session_out
     )
 
@@ -63,9 +63,9 @@ def end_host_session(request: HttpRequest, session_id: SessionPath) -> HostSessi
     return host_session_out(_one(request, session_id))
 
 
-def _rows(request: HttpRequest) -> QuerySet[HostSession]:
+def _query_sessions(request: HttpRequest) -> QuerySet[HostSession]:
     return with_connections(HostSession.objects.visible_to(principal(request).who))
 
 
 def _one(request: HttpRequest, session_id: str) -> HostSession:
-    return lookup.one(_rows(request), "host session", pk=session_id)
+    return lookup.one(_query_sessions(request), "host session", pk=session_id)

@@ -11,9 +11,9 @@ from ninja import Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, person
-from mcpregistry.api.once import once
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Page, Problem, Slug
 from mcpregistry.api.schemas.installs import (
     InstallApproval,
@@ -29,9 +29,9 @@ from mcpregistry.api.schemas.servers import ServerOut, server_out
 from mcpregistry.models import Install
 from mcpregistry.services import installs
 from mcpregistry.services.installs import requests
-from mcpregistry.services.registry import settings
+from mcpregistry.services.registry import bundle_settings
 
-router = Routes(tags=["installs"])
+router = PermissionRouter(tags=["installs"])
 
 _ROWS = Install.objects.select_related("server")
 
@@ -51,7 +51,7 @@ def list_installs(
         rows = rows.filter(server__slug=server)
     if state:
         rows = rows.filter(state=state)
-    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=install_out)
+    return read_page(rows, order=("-id",), limit=limit, cursor=cursor, show=install_out)
 
 
 @router.post("/installs", response={202: InstallOut, 404: Problem, 409: Problem})
@@ -59,12 +59,12 @@ def list_installs(
 def ask_install(request: HttpRequest, payload: InstallNew) -> Status[InstallOut]:
     """Request the installation of a package. A worker creates its lock: poll the returned id until
     its state is `waiting`."""
-    install = installs.resolve(
+    install = installs.request_install(
         ecosystem=payload.ecosystem,
         package=payload.package,
         version=payload.version,
         program=payload.program,
-        server=lookup.server(payload.server) if payload.server else None,
+        server=lookup.find_server(payload.server) if payload.server else None,
         slug=payload.slug,
         actor=actor(request),
     )
@@ -83,7 +83,7 @@ def approve_install(
 ) -> Status[InstallOut]:
     """Approve exactly the lock that was shown. A worker then installs it. This does not start a
     server."""
-    install = requests.approve(
+    install = requests.approve_lock(
         install=lookup.one(_ROWS.all(), "install", pk=install_id),
         lock_sha256=payload.lock_sha256,
         actor=actor(request),
@@ -97,11 +97,13 @@ def use_install(request: HttpRequest, install_id: lookup.Id, payload: InstallUse
     """Set the command of a server to this install, or add a server for it. It is a draft until its
     launch is confirmed."""
     install = lookup.one(_ROWS.all(), "install", pk=install_id)
-    server = lookup.server(payload.server) if payload.server else None
+    server = lookup.find_server(payload.server) if payload.server else None
     if payload.values is None:
-        return server_out(requests.use(install=install, server=server, actor=actor(request)))
+        return server_out(
+            requests.use_install(install=install, server=server, actor=actor(request))
+        )
     user = cast(User, person(request))
-    made = settings.use(
+    made = bundle_settings.use_bundle(
         install=install, values=payload.values, server=server, user=user, actor=actor(request)
     )
     return server_out(made)
@@ -111,11 +113,13 @@ def use_install(request: HttpRequest, install_id: lookup.Id, payload: InstallUse
 def remove_install(request: HttpRequest, install_id: lookup.Id) -> Status[None]:
     """Delete the install. Its folder is deleted within a minute. This is refused while a server
     uses it."""
-    requests.remove(install=lookup.one(_ROWS.all(), "install", pk=install_id), actor=actor(request))
+    requests.remove_install(
+        install=lookup.one(_ROWS.all(), "install", pk=install_id), actor=actor(request)
+    )
     return Status(204, None)
 
 
 @router.post("/servers/{slug}/roll-back", response={200: ServerOut, 409: Problem})
 def roll_back_server(request: HttpRequest, slug: Slug) -> ServerOut:
     """Set the server to its previous install. It is a draft until its launch is confirmed."""
-    return server_out(requests.roll_back(server=lookup.server(slug), actor=actor(request)))
+    return server_out(requests.roll_back(server=lookup.find_server(slug), actor=actor(request)))

@@ -9,8 +9,8 @@ from ninja import Path, Query
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import principal
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Page, Slug, Text, When
 from mcpregistry.api.schemas.records import (
     InvocationDetail,
@@ -18,11 +18,11 @@ from mcpregistry.api.schemas.records import (
     invocation_detail,
     invocation_out,
 )
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Invocation
-from mcpregistry.queries.call_search import calls_with
+from mcpregistry.queries.call_search import search_calls
 
-router = Routes(tags=["invocations"])
+router = PermissionRouter(tags=["invocations"])
 
 _PAYLOADS = ("arguments", "result")
 
@@ -31,7 +31,7 @@ _PAYLOADS = ("arguments", "result")
 def list_invocations(
     request: HttpRequest,
     *,
-    state: State | None = None,
+    state: InvocationState | None = None,
     agent: Slug | None = None,
     endpoint: Slug | None = None,
     server: Slug | None = None,
@@ -75,10 +75,10 @@ def list_invocations(
     if request_id is not None:
         rows = rows.of_request(request_id)
     if tool is not None:
-        rows = rows.called(tool)
+        rows = rows.filter_by_tool_name(tool)
     if q is not None:
-        rows = rows.filter(pk__in=calls_with(q))
-    return page(
+        rows = rows.filter(pk__in=search_calls(q))
+    return read_page(
         rows, order=("-received_at", "-id"), limit=limit, cursor=cursor, show=invocation_out
     )
 

@@ -11,12 +11,12 @@ from django.db.models import Model, QuerySet
 from ninja import Path
 
 from mcpregistry.domain import error_texts
-from mcpregistry.domain.definitions.naming import named
+from mcpregistry.domain.definitions.naming import map_offer_names
 from mcpregistry.domain.errors import NotFound
-from mcpregistry.domain.kinds import TOOL
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.offer_kinds import TOOL
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Agent, Endpoint, Server, Tool
-from mcpregistry.services.policy.explain import ambiguous
+from mcpregistry.services.policy.explain import make_ambiguous_error
 
 M = TypeVar("M", bound=Model)
 
@@ -36,42 +36,44 @@ def one(rows: QuerySet[M], what: str, **exact: Any) -> M:
 
 
 def _missing(what: str, value: object, *, by_id: bool = False) -> NotFound:
-    named = printable(str(value), 100)
-    message = f'No {what} with the id "{named}".' if by_id else error_texts.not_found(what, named)
+    named = show_invisible_characters(str(value), 100)
+    message = (
+        f'No {what} with the id "{named}".' if by_id else error_texts.say_not_found(what, named)
+    )
     return NotFound(message, remedy="List them to see which ones exist.")
 
 
-def server(slug: str) -> Server:
+def find_server(slug: str) -> Server:
     """The server of that slug, or ``NotFound``."""
     return one(Server.objects.all(), "server", slug=slug)
 
 
-def agent(slug: str) -> Agent:
+def find_agent(slug: str) -> Agent:
     """The agent of that slug, or ``NotFound``."""
     return one(Agent.objects.all(), "agent", slug=slug)
 
 
-def endpoint(slug: str) -> Endpoint:
+def find_endpoint(slug: str) -> Endpoint:
     """The endpoint of that slug, or ``NotFound``."""
     return one(Endpoint.objects.all(), "endpoint", slug=slug)
 
 
 def tool(name: str) -> Tool:
     """The tool, or ``server::prompt:name``, by any of its spellings (see
-    ``ToolQuerySet.meant_by``), in the styles of all endpoints; else ``NotFound``, also where it may
-    mean several."""
-    found = _TOOLS.meant_by(name) or _in_styles(name)
+    ``ToolQuerySet.match_name``), in the styles of all endpoints; else ``NotFound``, also where it
+    may mean several."""
+    found = _TOOLS.match_name(name) or _find_in_styles(name)
     if len(found) > 1:
-        raise ambiguous(name, found)
+        raise make_ambiguous_error(name, found)
     if not found:
         raise _missing("tool", name)
     return found[0]
 
 
-def _in_styles(name: str) -> list[Tool]:
+def _find_in_styles(name: str) -> list[Tool]:
     styles = Endpoint.objects.order_by().values_list("naming_style", flat=True).distinct()
     return [
-        *{tool.pk: tool for style in styles for tool in _TOOLS.meant_by(name, [style])}.values()
+        *{tool.pk: tool for style in styles for tool in _TOOLS.match_name(name, [style])}.values()
     ]
 
 
@@ -80,4 +82,4 @@ def tool_names(kind: str = TOOL) -> dict[tuple[str, str], str]:
     offers = (
         Tool.offers.filter(kind=kind).order_by().values_list("server__slug", "name", "own_name")
     )
-    return named(kind, offers, "double")
+    return map_offer_names(kind, offers, "double")

@@ -22,11 +22,11 @@ from prometheus_client.core import GaugeHistogramMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from mcpregistry.api.auth import allowed, bearer
-from mcpregistry.api.errors import refusal, unauthorized
-from mcpregistry.api.permissions import Rule
-from mcpregistry.database_errors import refused_by
-from mcpregistry.db import streamed
+from mcpregistry.api.auth import bearer, check_allowed
+from mcpregistry.api.errors import make_unauthorized, refusal
+from mcpregistry.api.permissions import OperationRule
+from mcpregistry.database_errors import make_unavailable_error
+from mcpregistry.db import stream_rows
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.models import (
     AuditEntry,
@@ -41,11 +41,11 @@ from mcpregistry.models import (
     Tool,
 )
 from mcpregistry.services.policy.rules import CONDITION_FAILED
-from mcpregistry.services.records import figures, remote_sinks
+from mcpregistry.services.records import metric_counters, remote_sinks
 
 WINDOW = timedelta(minutes=5)
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # seconds
-RULE = Rule("view_server")
+RULE = OperationRule("view_server")
 _OF_PROXIES = {
     "Forwarded",
     "Via",
@@ -64,11 +64,11 @@ def metrics(request: HttpRequest) -> HttpResponse:
     try:
         if not (settings.METRICS_LOCAL and _from_this_machine(request)):
             if "Authorization" not in request.headers:
-                raise unauthorized()
-            allowed(bearer(request), RULE)
+                raise make_unauthorized()
+            check_allowed(bearer(request), RULE)
         return HttpResponse(_exposition(), content_type=CONTENT_TYPE_PLAIN_0_0_4)
     except Error as error:
-        return refusal(refused_by(error))
+        return refusal(make_unavailable_error(error))
     except SlipsnisseError as error:
         return refusal(error)
 
@@ -107,18 +107,18 @@ class DatabaseCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every metric, read now."""
         since = timezone.now() - WINDOW
-        yield _calls(since)
-        yield _warnings(since)
-        yield _durations(since)
-        yield from _servers(since)
-        yield from _queues()
-        yield _conditions(since)
-        yield _deliveries(since)
+        yield _read_calls(since)
+        yield _read_warnings(since)
+        yield _read_durations(since)
+        yield from _read_servers(since)
+        yield from _read_queues()
+        yield _read_conditions(since)
+        yield _read_deliveries(since)
         yield _seals()
-        yield from figures.all_told()
+        yield from metric_counters.read_all_metrics()
 
 
-def _calls(since: datetime) -> Metric:
+def _read_calls(since: datetime) -> Metric:
     family = GaugeMetricFamily(
         "slipsnisse_calls", "Calls received in the last 5 minutes.", labels=["server", "state"]
     )
@@ -128,7 +128,7 @@ def _calls(since: datetime) -> Metric:
     return family
 
 
-def _warnings(since: datetime) -> Metric:
+def _read_warnings(since: datetime) -> Metric:
     """Results that broke their tool's approved output schema, first of all."""
     name = "slipsnisse_call_warnings"
     words = "Calls in the last 5 minutes whose result was passed on with a warning."
@@ -139,13 +139,13 @@ def _warnings(since: datetime) -> Metric:
     return family
 
 
-def _durations(since: datetime) -> Metric:
+def _read_durations(since: datetime) -> Metric:
     """Of calls that were sent to servers and ended, from receiving to the end; of none that a
     person was asked about."""
     rows = Invocation.objects.of_servers_alone().filter(
         received_at__gte=since, dispatched_at__isnull=False
     )
-    values = streamed(rows.order_by().values_list("duration_ms", flat=True))
+    values = stream_rows(rows.order_by().values_list("duration_ms", flat=True))
     seconds = [ms / 1000 for ms in values if ms is not None]
     counts = Counter(
         next((limit for limit in BUCKETS if value <= limit), None) for value in seconds
@@ -163,7 +163,7 @@ def _durations(since: datetime) -> Metric:
     )
 
 
-def _servers(since: datetime) -> Iterator[Metric]:
+def _read_servers(since: datetime) -> Iterator[Metric]:
     up = GaugeMetricFamily(
         "slipsnisse_server_up",
         "1 if the server is active and its checks succeed, otherwise 0.",
@@ -209,7 +209,7 @@ def _servers(since: datetime) -> Iterator[Metric]:
     yield leaks
 
 
-def _queues() -> Iterator[Metric]:
+def _read_queues() -> Iterator[Metric]:
     waiting = Tool.offers.waiting().count()
     yield GaugeMetricFamily(
         "slipsnisse_definitions_waiting",
@@ -230,7 +230,7 @@ def _queues() -> Iterator[Metric]:
     )
 
 
-def _conditions(since: datetime) -> Metric:
+def _read_conditions(since: datetime) -> Metric:
     """Their calls are asked about at least; each process notes a rule at most once a minute."""
     subjects = [f"rule:{pk}" for pk in PolicyRule.objects.live().values_list("pk", flat=True)]
     failed = AuditEntry.objects.filter(subject__in=subjects, kind=CONDITION_FAILED, at__gte=since)
@@ -241,7 +241,7 @@ def _conditions(since: datetime) -> Metric:
     )
 
 
-def _deliveries(since: datetime) -> Metric:
+def _read_deliveries(since: datetime) -> Metric:
     """What is still owed, and what arrived or was given up within the window."""
     family = GaugeMetricFamily(
         "slipsnisse_notifications",
@@ -268,6 +268,6 @@ def _seals() -> Metric:
         "Checkpoints of the audit log that have not reached this place yet.",
         labels=["place"],
     )
-    for name, url in remote_sinks.configured():
-        family.add_metric([name], remote_sinks.lacking(name, url))
+    for name, url in remote_sinks.list_configured_sinks():
+        family.add_metric([name], remote_sinks.count_undelivered(name, url))
     return family

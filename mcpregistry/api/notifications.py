@@ -9,9 +9,9 @@ from ninja import Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor
-from mcpregistry.api.once import once
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Page, Problem, Text, When
 from mcpregistry.api.schemas.notifications import (
     RANKS,
@@ -29,7 +29,7 @@ from mcpregistry.api.schemas.notifications import (
 from mcpregistry.models import Channel, Delivery, PolicyRule
 from mcpregistry.services.notifications import outbox
 
-router = Routes(tags=["notifications"])
+router = PermissionRouter(tags=["notifications"])
 
 _CHANNELS = Channel.objects.prefetch_related("servers", "rules")
 _DELIVERIES = Delivery.objects.select_related("channel")
@@ -42,14 +42,14 @@ def list_channels(
 ) -> Page[ChannelOut]:
     """Channels by name. Only the origin of their address is returned."""
     rows = _CHANNELS.all() if enabled is None else _CHANNELS.filter(enabled=enabled)
-    return page(rows, order=("name",), limit=limit, cursor=cursor, show=channel_out)
+    return read_page(rows, order=("name",), limit=limit, cursor=cursor, show=channel_out)
 
 
 @router.post("/channels", response={201: ChannelOut, 404: Problem})
 @once()
 def create_channel(request: HttpRequest, payload: ChannelNew) -> Status[ChannelOut]:
     """Add a channel."""
-    return Status(201, _saved(Channel(), payload, actor(request)))
+    return Status(201, _save_channel(Channel(), payload, actor(request)))
 
 
 @router.get("/channels/{channel_id}", response=ChannelOut)
@@ -63,7 +63,7 @@ def change_channel(
     request: HttpRequest, channel_id: lookup.Id, payload: ChannelChange
 ) -> ChannelOut:
     """Change the fields that are sent. Secrets that are left out stay as they are."""
-    return _saved(_channel(channel_id), payload, actor(request))
+    return _save_channel(_channel(channel_id), payload, actor(request))
 
 
 @router.delete("/channels/{channel_id}", response={204: None})
@@ -106,7 +106,7 @@ def list_deliveries(
         "created_at__gte": since,
     }
     rows = _DELIVERIES.filter(**{k: v for k, v in exact.items() if v is not None})
-    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=delivery_out)
+    return read_page(rows, order=("-id",), limit=limit, cursor=cursor, show=delivery_out)
 
 
 @router.get("/deliveries/{delivery_id}", response=DeliveryDetail)
@@ -130,8 +130,8 @@ def _delivery(delivery_id: int) -> Delivery:
     return lookup.one(_DELIVERIES.all(), "delivery", pk=delivery_id)
 
 
-def _saved(row: Channel, payload: ChannelChange, by: str) -> ChannelOut:
-    given: dict[str, Any] = payload.given()
+def _save_channel(row: Channel, payload: ChannelChange, by: str) -> ChannelOut:
+    given: dict[str, Any] = payload.get_sent_values()
     access = {name: given.pop(name) for name in _ACCESS if name in given}
     servers = given.pop("servers", None)
     rules = given.pop("rules", None)
@@ -142,7 +142,7 @@ def _saved(row: Channel, payload: ChannelChange, by: str) -> ChannelOut:
         channel=row,
         actor=by,
         access=access,
-        servers=None if servers is None else [lookup.server(slug) for slug in servers],
+        servers=None if servers is None else [lookup.find_server(slug) for slug in servers],
         rules=None
         if rules is None
         else [lookup.one(PolicyRule.objects.all(), "rule", name=name) for name in rules],

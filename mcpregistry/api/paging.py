@@ -30,7 +30,7 @@ Cursor = Annotated[
 ]
 
 
-def page(
+def read_page(
     rows: QuerySet[M],
     *,
     order: tuple[str, ...],
@@ -43,16 +43,18 @@ def page(
     if cursor:
         rows = rows.filter(
             _beyond(
-                fields, _values(rows.model, fields, cursor), descending=order[0].startswith("-")
+                fields,
+                _read_cursor_values(rows.model, fields, cursor),
+                descending=order[0].startswith("-"),
             )
         )
     found = list(rows.order_by(*order)[: limit + 1])
     last = found[limit - 1] if len(found) > limit else None
     items = [show(row) for row in found[:limit]]
-    return Page[Any](items=items, next=_cursor(last, fields) if last else None)
+    return Page[Any](items=items, next=_make_cursor(last, fields) if last else None)
 
 
-def slice_of(
+def slice_rows(
     rows: Sequence[R],
     *,
     key: Callable[[R], list[str]],
@@ -62,14 +64,14 @@ def slice_of(
 ) -> Page[Any]:
     """One page of rows that are reckoned, not stored: on from the row with the cursor's key, or
     where it stood if it is gone."""
-    start = _after(rows, key, cursor) if cursor else 0
+    start = _find_start(rows, key, cursor) if cursor else 0
     more = len(rows) > start + limit
-    following = _encoded([start + limit, *key(rows[start + limit - 1])]) if more else None
+    following = _encode_cursor([start + limit, *key(rows[start + limit - 1])]) if more else None
     return Page[Any](items=[show(row) for row in rows[start : start + limit]], next=following)
 
 
-def _after(rows: Sequence[R], key: Callable[[R], list[str]], cursor: str) -> int:
-    start, *name = _decoded(cursor)
+def _find_start(rows: Sequence[R], key: Callable[[R], list[str]], cursor: str) -> int:
+    start, *name = _decode_cursor(cursor)
     if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < 2**31:
         raise BadRequest(
             "The cursor does not belong to this list.", remedy="Start again without a cursor."
@@ -77,11 +79,11 @@ def _after(rows: Sequence[R], key: Callable[[R], list[str]], cursor: str) -> int
     return next((place + 1 for place, row in enumerate(rows) if key(row) == name), start)
 
 
-def _encoded(values: list[Any]) -> str:
+def _encode_cursor(values: list[Any]) -> str:
     return base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
 
 
-def _decoded(cursor: str) -> list[Any]:
+def _decode_cursor(cursor: str) -> list[Any]:
     try:
         found = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, RecursionError) as error:
@@ -102,19 +104,19 @@ def _beyond(fields: list[str], values: list[Any], *, descending: bool) -> Q:
     return reduce(or_, steps)
 
 
-def _cursor(row: Model, fields: list[str]) -> str:
+def _make_cursor(row: Model, fields: list[str]) -> str:
     values = [_plain(reduce(getattr, name.split("__"), row)) for name in fields]
-    return _encoded(values)
+    return _encode_cursor(values)
 
 
 def _plain(value: Any) -> str | int:
     return value if isinstance(value, str | int) else value.isoformat()
 
 
-def _values(model: type[Model], fields: list[str], cursor: str) -> list[Any]:
+def _read_cursor_values(model: type[Model], fields: list[str], cursor: str) -> list[Any]:
     try:
         raw = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        return [_typed(model, name, value) for name, value in zip(fields, raw, strict=True)]
+        return [_convert_value(model, name, value) for name, value in zip(fields, raw, strict=True)]
     except (
         ValueError,
         TypeError,
@@ -128,7 +130,7 @@ def _values(model: type[Model], fields: list[str], cursor: str) -> list[Any]:
         ) from error
 
 
-def _typed(model: type[Model], name: str, value: Any) -> Any:
+def _convert_value(model: type[Model], name: str, value: Any) -> Any:
     """The value as the column has it. Raises ValueError or ValidationError for anything else."""
     *path, last = name.split("__")
     for step in path:

@@ -10,9 +10,9 @@ from ninja import Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, person
-from mcpregistry.api.once import once
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
 from mcpregistry.api.schemas.registry import (
     EntryAdd,
@@ -29,9 +29,9 @@ from mcpregistry.api.schemas.registry import (
     registry_out,
 )
 from mcpregistry.models import RegistryEntry, RegistrySource
-from mcpregistry.services.registry import adding, images, sources
+from mcpregistry.services.registry import add_entries, images, sources
 
-router = Routes(tags=["registries"])
+router = PermissionRouter(tags=["registries"])
 
 _ENTRIES = RegistryEntry.objects.select_related("source")
 
@@ -41,7 +41,7 @@ def list_registries(
     request: HttpRequest, *, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[RegistryOut]:
     """Registries by slug."""
-    return page(
+    return read_page(
         RegistrySource.objects.all(), order=("slug",), limit=limit, cursor=cursor, show=registry_out
     )
 
@@ -50,7 +50,7 @@ def list_registries(
 @once()
 def create_registry(request: HttpRequest, payload: RegistryNew) -> Status[RegistryOut]:
     """Add a registry. It is read when you sync it, or regularly if `by_clock` is set."""
-    given = payload.given()
+    given = payload.get_sent_values()
     token = given.pop("token", None)
     source = sources.save_source(source=RegistrySource(**given), actor=actor(request), token=token)
     return Status(201, registry_out(source))
@@ -59,22 +59,22 @@ def create_registry(request: HttpRequest, payload: RegistryNew) -> Status[Regist
 @router.get("/registries/{slug}", response=RegistryOut)
 def get_registry(request: HttpRequest, slug: Slug) -> RegistryOut:
     """One registry with the state of its synchronization."""
-    return registry_out(_one(slug))
+    return registry_out(_find_source(slug))
 
 
 @router.patch("/registries/{slug}", response=RegistryOut)
 def change_registry(request: HttpRequest, slug: Slug, payload: RegistryChange) -> RegistryOut:
     """Change the fields that are sent. The others stay as they are."""
-    given = payload.given()
+    given = payload.get_sent_values()
     token = given.pop("token", None)
-    row = _one(slug).change(**given)
+    row = _find_source(slug).change(**given)
     return registry_out(sources.save_source(source=row, actor=actor(request), token=token))
 
 
 @router.delete("/registries/{slug}", response={204: None})
 def delete_registry(request: HttpRequest, slug: Slug) -> Status[None]:
     """Delete a registry with the copy of its list. Servers that were added from it stay."""
-    sources.delete_source(source=_one(slug), actor=actor(request))
+    sources.delete_source(source=_find_source(slug), actor=actor(request))
     return Status(204, None)
 
 
@@ -82,7 +82,9 @@ def delete_registry(request: HttpRequest, slug: Slug) -> Status[None]:
 def sync_registry(request: HttpRequest, slug: Slug) -> Status[RegistryOut]:
     """Let a worker read the registry now. Poll until it is no longer `reading`. Repeated requests
     start only one read."""
-    return Status(202, registry_out(sources.ask(source=_one(slug), actor=actor(request))))
+    return Status(
+        202, registry_out(sources.request_reading(source=_find_source(slug), actor=actor(request)))
+    )
 
 
 @router.get("/registry-entries", response=Page[RegistryEntryOut])
@@ -105,8 +107,8 @@ def list_registry_entries(
     if registry:
         rows = rows.filter(source__slug=registry)
     if not every_version:
-        rows = rows.offered()
-    return page(
+        rows = rows.filter_offered()
+    return read_page(
         rows.defer("document"), order=("name", "id"), limit=limit, cursor=cursor, show=entry_out
     )
 
@@ -131,8 +133,8 @@ def get_image_digest(
     It is empty if the entry names a digest itself, or has no image.
     """
     entry = lookup.one(_ENTRIES.all(), "entry", pk=entry_id)
-    found = adding.way_of(entry, way)
-    return EntryDigest(image=found.identifier, digest=images.digest_now(entry, found))
+    found = add_entries.get_install_option(entry, way)
+    return EntryDigest(image=found.identifier, digest=images.fetch_current_digest(entry, found))
 
 
 @router.post(
@@ -148,9 +150,13 @@ def add_registry_entry(
     user = cast(User, person(request))
     return Status(
         201,
-        entry_added(adding.add(entry=entry, wish=payload.wish(), user=user, actor=actor(request))),
+        entry_added(
+            add_entries.add_from_entry(
+                entry=entry, wish=payload.wish(), user=user, actor=actor(request)
+            )
+        ),
     )
 
 
-def _one(slug: str) -> RegistrySource:
+def _find_source(slug: str) -> RegistrySource:
     return lookup.one(RegistrySource.objects.all(), "registry", slug=slug)

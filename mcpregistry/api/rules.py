@@ -11,9 +11,9 @@ from ninja import Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor
-from mcpregistry.api.once import once
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
 from mcpregistry.api.schemas.policy import (
     AnnotationsIn,
@@ -34,10 +34,10 @@ from mcpregistry.api.tools import ToolName
 from mcpregistry.models import Permit, PolicyRule
 from mcpregistry.services.definitions import behaviour
 from mcpregistry.services.policy import permits, rules
-from mcpregistry.services.policy.drafts import fill
+from mcpregistry.services.policy.drafts import fill_rule
 from mcpregistry.services.policy.replay import replay
 
-router = Routes(tags=["policy"])
+router = PermissionRouter(tags=["policy"])
 
 _ROWS = PolicyRule.objects.select_related(
     "agent", "endpoint", "server", "tool__server", "approvers"
@@ -77,7 +77,7 @@ def list_rules(
         rows = rows.filter(Q(server__slug=server) | Q(tool__server__slug=server))
     if agent:
         rows = rows.filter(agent__slug=agent)
-    return page(rows, order=("-priority", "name"), limit=limit, cursor=cursor, show=rule_out)
+    return read_page(rows, order=("-priority", "name"), limit=limit, cursor=cursor, show=rule_out)
 
 
 @router.post("/rules", response={201: RuleOut})
@@ -88,7 +88,9 @@ def create_rule(request: HttpRequest, payload: RuleNew) -> Status[RuleOut]:
     A rule is refused if its condition is not valid, or if its approvals could never be given. The
     error states the reason.
     """
-    rule = rules.save_rule(rule=fill(PolicyRule(), payload.given()), actor=actor(request))
+    rule = rules.save_rule(
+        rule=fill_rule(PolicyRule(), payload.get_sent_values()), actor=actor(request)
+    )
     return Status(201, rule_out(rule))
 
 
@@ -109,7 +111,7 @@ def test_rule(request: HttpRequest, payload: RuleTest) -> RuleTestOut:
     rule = (
         lookup.one(_ROWS.all(), "rule", pk=payload.id) if payload.id else PolicyRule(name="draft")
     )
-    draft = fill(rule, payload.rule.given())
+    draft = fill_rule(rule, payload.rule.get_sent_values())
     rules.check_rule(draft)
     return test_out(replay(drafts=[draft], days=payload.days, now=timezone.now(), most=_MOST))
 
@@ -124,7 +126,7 @@ def get_rule(request: HttpRequest, rule_id: lookup.Id) -> RuleOut:
 def change_rule(request: HttpRequest, rule_id: lookup.Id, payload: RuleChange) -> RuleOut:
     """Change the fields that are sent. Calls that the old version of the rule holds become void
     when they would run."""
-    rule = fill(_rule(rule_id), payload.given())
+    rule = fill_rule(_rule(rule_id), payload.get_sent_values())
     return rule_out(rules.save_rule(rule=rule, actor=actor(request)))
 
 
@@ -166,13 +168,13 @@ def withdraw_auto_approval_of_tool(request: HttpRequest, name: ToolName) -> Stat
 def auto_approve_server(request: HttpRequest, slug: Slug) -> RuleOut:
     """Allow all granted calls of the server's tools without an approval, unless a rule that a user
     wrote decides otherwise."""
-    return rule_out(rules.auto_approve(server=lookup.server(slug), actor=actor(request)))
+    return rule_out(rules.auto_approve(server=lookup.find_server(slug), actor=actor(request)))
 
 
 @router.delete("/servers/{slug}/auto-approval", response={204: None})
 def withdraw_auto_approval_of_server(request: HttpRequest, slug: Slug) -> Status[None]:
     """Revoke the automatic approval of a server."""
-    rules.withdraw_auto_approval(server=lookup.server(slug), actor=actor(request))
+    rules.withdraw_auto_approval(server=lookup.find_server(slug), actor=actor(request))
     return Status(204, None)
 
 
@@ -218,7 +220,7 @@ def list_permits(
     if live is not None:
         usable = Q(revoked_at=None, expires_at__gt=timezone.now()) & ~Q(uses_left=0)
         rows = rows.filter(usable) if live else rows.exclude(usable)
-    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=permit_out)
+    return read_page(rows, order=("-id",), limit=limit, cursor=cursor, show=permit_out)
 
 
 @router.delete("/permits/{permit_id}", response={204: None})

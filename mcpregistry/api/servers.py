@@ -15,11 +15,11 @@ from ninja import Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, person, rights
-from mcpregistry.api.once import once
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Accepted, Page, Problem, Slug, Text
-from mcpregistry.api.schemas.pasted import PastedIn, PastedOut, pasted_out
+from mcpregistry.api.schemas.pasted import PastedIn, PastedOut, build_pasted_out
 from mcpregistry.api.schemas.servers import (
     Confirmation,
     EventOut,
@@ -39,10 +39,10 @@ from mcpregistry.api.schemas.servers import (
 from mcpregistry.domain.formats import pasted
 from mcpregistry.models import Server, ServerEvent, ServerTest
 from mcpregistry.services.configuration.dispatch import NO_BROKER
-from mcpregistry.services.servers import checks, lifecycle, open_secrets
-from mcpregistry.services.servers.sandbox import usual_mode
+from mcpregistry.services.servers import checks, exposed_secrets, lifecycle
+from mcpregistry.services.servers.sandbox import find_default_mode
 
-router = Routes(tags=["servers"])
+router = PermissionRouter(tags=["servers"])
 
 
 @router.get("/servers", response=Page[ServerOut])
@@ -68,7 +68,7 @@ def list_servers(
         rows = rows.filter(lifecycle=lifecycle)
     if transport:
         rows = rows.filter(transport=transport)
-    return page(
+    return read_page(
         rows,
         order=("slug",),
         limit=limit,
@@ -85,7 +85,7 @@ def create_server(request: HttpRequest, payload: ServerNew) -> Status[ServerOut]
 
     A local server runs in a sandbox if this machine supports it, unless `sandbox` says otherwise.
     """
-    facts = {"sandbox": usual_mode(), **payload.given()}
+    facts = {"sandbox": find_default_mode(), **payload.get_sent_values()}
     server = lifecycle.save_server(server=Server(**facts, source="api"), actor=actor(request))
     return Status(201, server_out(server))
 
@@ -97,14 +97,14 @@ def read_pasted(request: HttpRequest, payload: PastedIn) -> PastedOut:
 
     Add credentials for the secrets that the answer names, then send each server to `POST /servers`.
     """
-    return pasted_out(pasted.read(payload.text))
+    return build_pasted_out(pasted.read(payload.text))
 
 
 @router.get("/servers/{slug}", response=ServerOut)
 def get_server(request: HttpRequest, slug: Slug) -> ServerOut:
     """One server. Secrets in its command and address are masked for users who cannot change or
     confirm servers."""
-    return server_out(lookup.server(slug), whole=_may_see_all(request))
+    return server_out(lookup.find_server(slug), whole=_may_see_all(request))
 
 
 @router.patch("/servers/{slug}", response=ServerOut)
@@ -112,7 +112,7 @@ def change_server(request: HttpRequest, slug: Slug, payload: ServerChange) -> Se
     """Change the fields that are sent. Fields that are left out or null stay as they are. After a
     change of its launch, the server is a draft again.
     """
-    server = lookup.server(slug).change(**payload.given())
+    server = lookup.find_server(slug).change(**payload.get_sent_values())
     return server_out(
         lifecycle.save_server(server=server, actor=actor(request), rights=rights(request))
     )
@@ -122,7 +122,7 @@ def change_server(request: HttpRequest, slug: Slug, payload: ServerChange) -> Se
 def delete_server(request: HttpRequest, slug: Slug) -> Status[None]:
     """Delete a server with its tools and grants. The records of its calls stay."""
     lifecycle.delete_server(
-        server=lookup.server(slug), actor=actor(request), rights=rights(request)
+        server=lookup.find_server(slug), actor=actor(request), rights=rights(request)
     )
     return Status(204, None)
 
@@ -130,14 +130,14 @@ def delete_server(request: HttpRequest, slug: Slug) -> Status[None]:
 @router.get("/servers/{slug}/launch", response=LaunchOut)
 def show_launch(request: HttpRequest, slug: Slug) -> LaunchOut:
     """What the server would start or connect to, and the hash that confirms exactly this."""
-    return launch_out(lookup.server(slug), whole=_may_see_all(request))
+    return launch_out(lookup.find_server(slug), whole=_may_see_all(request))
 
 
 @router.post("/servers/{slug}/confirm", response={200: ServerOut, 409: Problem})
 def confirm_server(request: HttpRequest, slug: Slug, payload: Confirmation) -> ServerOut:
     """Confirm exactly the launch that was shown. The server becomes active and is then checked."""
     server = lifecycle.confirm_launch(
-        server=lookup.server(slug),
+        server=lookup.find_server(slug),
         actor=actor(request),
         launch_hash=payload.launch_hash,
         user=person(request),
@@ -153,10 +153,10 @@ def keep_secrets(request: HttpRequest, slug: Slug) -> ServerOut:
     The server becomes a draft, because its launch has changed. Earlier versions and backups still
     contain the secrets.
     """
-    server = lookup.server(slug)
+    server = lookup.find_server(slug)
     user = person(request)
     assert user is not None  # the operation needs a right that only people have
-    open_secrets.keep_open_secrets(server=server, user=user, actor=actor(request))
+    exposed_secrets.keep_open_secrets(server=server, user=user, actor=actor(request))
     return server_out(server)
 
 
@@ -164,19 +164,23 @@ def keep_secrets(request: HttpRequest, slug: Slug) -> ServerOut:
 def enable_server(request: HttpRequest, slug: Slug) -> ServerOut:
     """Enable a server. It is active if its launch is still the confirmed one, otherwise it is a
     draft."""
-    return server_out(lifecycle.enable_server(server=lookup.server(slug), actor=actor(request)))
+    return server_out(
+        lifecycle.enable_server(server=lookup.find_server(slug), actor=actor(request))
+    )
 
 
 @router.post("/servers/{slug}/disable", response=ServerOut)
 def disable_server(request: HttpRequest, slug: Slug) -> ServerOut:
     """Disable a server. It is no longer offered anywhere within a second."""
-    return server_out(lifecycle.disable_server(server=lookup.server(slug), actor=actor(request)))
+    return server_out(
+        lifecycle.disable_server(server=lookup.find_server(slug), actor=actor(request))
+    )
 
 
 @router.post("/servers/{slug}/refresh", response={202: Accepted, 409: Problem})
 def refresh_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
     """Let a worker read the server's tools again. Changed definitions wait for approval."""
-    soon = checks.request_refresh(server=lookup.server(slug), actor=actor(request))
+    soon = checks.request_refresh(server=lookup.find_server(slug), actor=actor(request))
     return Status(
         202, Accepted(message="A worker reads the server's tools now." if soon else NO_BROKER)
     )
@@ -185,7 +189,7 @@ def refresh_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
 @router.post("/servers/{slug}/connect", response={202: Accepted, 409: Problem})
 def connect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
     """Let a worker connect to the server now and read its tools, prompts and resources."""
-    soon = checks.request_connect(server=lookup.server(slug), actor=actor(request))
+    soon = checks.request_connect(server=lookup.find_server(slug), actor=actor(request))
     return Status(
         202, Accepted(message="A worker is connecting to the server." if soon else NO_BROKER)
     )
@@ -194,7 +198,7 @@ def connect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
 @router.post("/servers/{slug}/disconnect", response={202: Accepted, 409: Problem})
 def disconnect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
     """Let every process close its connection. The next call, check or connect opens a new one."""
-    checks.request_disconnect(server=lookup.server(slug), actor=actor(request))
+    checks.request_disconnect(server=lookup.find_server(slug), actor=actor(request))
     return Status(
         202,
         Accepted(
@@ -206,7 +210,7 @@ def disconnect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
 @router.post("/servers/{slug}/reconnect", response={202: Accepted, 409: Problem})
 def reconnect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
     """Let every process close its connection and open a new one."""
-    checks.request_reconnect(server=lookup.server(slug), actor=actor(request))
+    checks.request_reconnect(server=lookup.find_server(slug), actor=actor(request))
     return Status(
         202, Accepted(message="Every process closes its connection. The next call opens a new one.")
     )
@@ -217,8 +221,8 @@ def list_tests(
     request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[ServerTestOut]:
     """Tests of the server, newest first."""
-    rows = ServerTest.objects.filter(server=lookup.server(slug)).select_related("server")
-    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=test_out)
+    rows = ServerTest.objects.filter(server=lookup.find_server(slug)).select_related("server")
+    return read_page(rows, order=("-id",), limit=limit, cursor=cursor, show=test_out)
 
 
 @router.post("/servers/{slug}/tests", response={202: ServerTestOut, 409: Problem})
@@ -228,7 +232,7 @@ def test_server(request: HttpRequest, slug: Slug, payload: TestOrder) -> Status[
     it. Poll the returned id for the result.
     """
     test = checks.request_test(
-        server=lookup.server(slug),
+        server=lookup.find_server(slug),
         actor=actor(request),
         user=person(request),
         call_tool=payload.call_tool,
@@ -250,8 +254,8 @@ def list_events(
     request: HttpRequest, slug: Slug, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[EventOut]:
     """Server events, newest first."""
-    rows = ServerEvent.objects.filter(server=lookup.server(slug))
-    return page(rows, order=("-id",), limit=limit, cursor=cursor, show=event_out)
+    rows = ServerEvent.objects.filter(server=lookup.find_server(slug))
+    return read_page(rows, order=("-id",), limit=limit, cursor=cursor, show=event_out)
 
 
 def _may_see_all(request: HttpRequest) -> bool:

@@ -11,9 +11,9 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from mcpregistry.api import lookup
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
-from mcpregistry.api.schemas.basics import Page, Slug, capped
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
+from mcpregistry.api.schemas.basics import Page, Slug, cap_text
 from mcpregistry.api.schemas.servers import (
     ErrorPatternOut,
     LifecycleName,
@@ -24,15 +24,15 @@ from mcpregistry.api.schemas.servers import (
     connection_out,
 )
 from mcpregistry.api.schemas.status import SiteStatus
-from mcpregistry.calls.engine import current_engine
-from mcpregistry.domain.errors import Busy
+from mcpregistry.calls.engine import get_current_engine
+from mcpregistry.domain.errors import QueueFullError
 from mcpregistry.models import Configuration, Connection, Invocation, Server, ServerTest, Tool
 from mcpregistry.queries import server_figures
-from mcpregistry.queries.calls import error_patterns
-from mcpregistry.queries.server_figures import Figures
+from mcpregistry.queries.calls import count_error_patterns
+from mcpregistry.queries.server_figures import ServerFigures
 from mcpregistry.services.servers.notes import ERRORS
 
-router = Routes(tags=["status"])
+router = PermissionRouter(tags=["status"])
 
 _MOST_TOOLS = 1_000
 _MOST_ERRORS = 20
@@ -62,8 +62,8 @@ def get_status(request: HttpRequest) -> SiteStatus:
 def _changes() -> str:
     """How the process that answers learns of changes; "unknown" where it makes no calls."""
     try:
-        return current_engine().feed.state.value
-    except Busy:
+        return get_current_engine().feed.state.value
+    except QueueFullError:
         return "unknown"
 
 
@@ -72,37 +72,39 @@ def list_server_status(
     request: HttpRequest, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[StatusOut]:
     """The status of every server, including disabled servers and drafts."""
-    found = page(
+    found = read_page(
         Server.objects.all(),
         order=("slug",),
         limit=limit,
         cursor=cursor,
         show=lambda server: server,
     )
-    return Page[StatusOut](items=_statuses(found.items), next=found.next)
+    return Page[StatusOut](items=_list_statuses(found.items), next=found.next)
 
 
 @router.get("/servers/{slug}/status", response=StatusDetail)
 def get_server_status(request: HttpRequest, slug: Slug) -> StatusDetail:
     """The status of one server, with figures for each tool, the most used first. Tools that no
     longer exist are included."""
-    server = lookup.server(slug)
+    server = lookup.find_server(slug)
     return StatusDetail(
-        **_statuses([server])[0].model_dump(),
+        **_list_statuses([server])[0].model_dump(),
         tools=_tools(server),
         errors=_errors(server),
-        error_patterns=[ErrorPatternOut(**asdict(each)) for each in error_patterns(server=server)],
+        error_patterns=[
+            ErrorPatternOut(**asdict(each)) for each in count_error_patterns(server=server)
+        ],
     )
 
 
 def _errors(server: Server) -> list[str]:
     """What went wrong lately, newest first."""
     said = server.events.filter(kind__in=ERRORS).exclude(message="").order_by("-id")
-    return [capped(message) for message in said.values_list("message", flat=True)[:_MOST_ERRORS]]
+    return [cap_text(message) for message in said.values_list("message", flat=True)[:_MOST_ERRORS]]
 
 
 def _tools(server: Server) -> list[ToolFigures]:
-    rows = server_figures.of_tools(server.slug, now=timezone.now()).items()
+    rows = server_figures.compute_tool_figures(server.slug, now=timezone.now()).items()
     busiest = sorted(rows, key=lambda row: (-row[1].succeeded, -row[1].failed, row[0]))
     return [
         ToolFigures(
@@ -118,7 +120,7 @@ def _tools(server: Server) -> list[ToolFigures]:
     ]
 
 
-def _statuses(servers: list[Server]) -> list[StatusOut]:
+def _list_statuses(servers: list[Server]) -> list[StatusOut]:
     """In a fixed number of queries, however many servers."""
     connections = defaultdict(list)
     for connection in Connection.objects.filter(server__in=servers).order_by("process"):
@@ -129,14 +131,18 @@ def _statuses(servers: list[Server]) -> list[StatusOut]:
         .values_list("server")
         .annotate(Count("id"))
     )
-    calls = server_figures.of_servers([server.slug for server in servers], now=timezone.now())
+    calls = server_figures.compute_server_figures(
+        [server.slug for server in servers], now=timezone.now()
+    )
     return [
-        _status(s, connections[s.id], tools.get(s.id, 0), calls.get(s.slug, Figures()))
+        _status(s, connections[s.id], tools.get(s.id, 0), calls.get(s.slug, ServerFigures()))
         for s in servers
     ]
 
 
-def _status(server: Server, connections: list[Connection], tools: int, calls: Figures) -> StatusOut:
+def _status(
+    server: Server, connections: list[Connection], tools: int, calls: ServerFigures
+) -> StatusOut:
     return StatusOut(
         server_name=server.slug,
         name=server.title,
@@ -148,7 +154,7 @@ def _status(server: Server, connections: list[Connection], tools: int, calls: Fi
         total_calls=calls.succeeded + calls.failed,
         success_calls=calls.succeeded,
         failed_calls=calls.failed,
-        last_error=capped(server.last_error),
+        last_error=cap_text(server.last_error),
         last_error_code=server.last_error_code,
         last_error_time=server.last_error_at,
         last_ok_time=server.last_ok_at,

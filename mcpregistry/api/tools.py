@@ -10,8 +10,8 @@ from ninja import Path, Query
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import actor, principal, rights
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import OfferKind, Page, Slug, Text
 from mcpregistry.api.schemas.tools import (
     DefinitionOut,
@@ -23,13 +23,13 @@ from mcpregistry.api.schemas.tools import (
     tool_detail,
     tool_out,
 )
-from mcpregistry.domain.energy import Rates
+from mcpregistry.domain.energy import EnergyRates
 from mcpregistry.models import Connection, Definition, Tool
 from mcpregistry.queries import definitions
 from mcpregistry.services.definitions import decisions
 from mcpregistry.services.energy import estimates
 
-router = Routes(tags=["tools"])
+router = PermissionRouter(tags=["tools"])
 
 ToolName = Annotated[
     Text,
@@ -71,7 +71,7 @@ def list_tools(
         rows = definitions.with_status(rows, status)
     names = lookup.tool_names(offers)
     rates = _rates(request)
-    return page(
+    return read_page(
         rows,
         order=("server__slug", "name"),
         limit=limit,
@@ -83,15 +83,15 @@ def list_tools(
 @router.get("/tools/{name}", response=ToolDetail)
 def get_tool(request: HttpRequest, name: ToolName) -> ToolDetail:
     """One tool with its schemas."""
-    return _detail(lookup.tool(name), _rates(request))
+    return _load_detail(lookup.tool(name), _rates(request))
 
 
 @router.patch("/tools/{name}", response=ToolDetail)
 def change_tool(request: HttpRequest, name: ToolName, payload: ToolChange) -> ToolDetail:
     """Change the fields that are sent. The others stay as they are."""
-    tool = lookup.tool(name).change(**payload.given())
+    tool = lookup.tool(name).change(**payload.get_sent_values())
     tool = decisions.save_tool(tool=tool, actor=actor(request), rights=rights(request))
-    return _detail(tool, _rates(request))
+    return _load_detail(tool, _rates(request))
 
 
 @router.get("/tools/{name}/definitions", response=Page[DefinitionOut])
@@ -101,18 +101,18 @@ def list_tool_definitions(
     """All definitions of the tool that were ever seen, newest first."""
     tool = lookup.tool(name)
     rows = Definition.objects.filter(tool=tool)
-    return page(
+    return read_page(
         rows, order=("-id",), limit=limit, cursor=cursor, show=lambda row: definition_out(row, tool)
     )
 
 
-def _rates(request: HttpRequest) -> Rates | None:
+def _rates(request: HttpRequest) -> EnergyRates | None:
     """Those of the pool of the agent that asks, if it is one that has a pool."""
     agent = principal(request).agent
-    return estimates.rates_of([agent.slug]).get(agent.slug) if agent else None
+    return estimates.load_rates_by_agent([agent.slug]).get(agent.slug) if agent else None
 
 
-def _detail(tool: Tool, rates: Rates | None) -> ToolDetail:
+def _load_detail(tool: Tool, rates: EnergyRates | None) -> ToolDetail:
     name = lookup.tool_names(tool.kind)[tool.server.slug, tool.name]
     connected = Connection.objects.filter(server=tool.server, state="connected").exists()
     return tool_detail(tool, name, connected=connected, rates=rates)

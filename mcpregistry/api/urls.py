@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path, re_path
 from django.views.decorators.csrf import csrf_exempt
 
-from mcpregistry.api import published
+from mcpregistry.api import published_registry
 from mcpregistry.api.errors import no_address, refusal
 from mcpregistry.api.metrics import metrics
 from mcpregistry.api.v1 import api
@@ -27,11 +27,11 @@ urlpatterns = [
         # hosts of before ask for v0, whose answers have the same shape
         for version in ("v0.1", "v0")
         for rest, view, name in (
-            ("", published.servers, "published-servers"),
+            ("", published_registry.list_servers, "published-servers"),
             # A name has one slash, which clients write as %2F; what reaches us is decoded, or not
             # encoded at all.
-            ("/<path:name>/versions/<str:wanted>", published.version, "published-version"),
-            ("/<path:name>/versions", published.versions, "published-versions"),
+            ("/<path:name>/versions/<str:wanted>", published_registry.version, "published-version"),
+            ("/<path:name>/versions", published_registry.versions, "published-versions"),
         )
     ),
     path("metrics", metrics, name="metrics"),

@@ -8,16 +8,16 @@ from django.http import HttpRequest
 from django.utils import timezone
 from ninja import Query
 
-from mcpregistry.api.paging import Cursor, Limit, slice_of
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.paging import Cursor, Limit, slice_rows
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Page, Slug, Text
 from mcpregistry.api.schemas.usage import PatternOut, UsageOut, pattern_out, usage_out
 from mcpregistry.queries import usage as queries
 from mcpregistry.queries.definition_sizes import with_definitions
 from mcpregistry.queries.failures import patterns
-from mcpregistry.queries.usage import PERIODS, By, Wanted
+from mcpregistry.queries.usage import PERIODS, By, UsageFilter
 
-router = Routes(tags=["usage"])
+router = PermissionRouter(tags=["usage"])
 
 PeriodName = Literal["24h", "7d", "30d", "90d"]
 _NAMES = Literal[
@@ -67,13 +67,13 @@ def list_usage(
 ) -> Page[UsageOut]:
     """Usage by tool, server, agent, endpoint or expert tool, compared with the previous period.
     Past hours are counted by the scheduler, so the figures can be up to five minutes old."""
-    wanted = Wanted(server or "", tool, agent or "", endpoint or "", search)
+    wanted = UsageFilter(server or "", tool, agent or "", endpoint or "", search)
     now = timezone.now()
     rows = queries.usage(by, PERIODS[period], now=now, wanted=wanted).rows
     if sort.endswith("definition_tokens"):
         rows = with_definitions(rows, by, now=now, wanted=wanted)
-    rows = queries.ordered(rows, cast(str, sort))
-    found = slice_of(
+    rows = queries.sort_rows(rows, cast(str, sort))
+    found = slice_rows(
         rows,
         key=lambda row: [row.server, row.name],
         limit=limit,
@@ -100,9 +100,9 @@ def list_failures(
     """Groups of similar failures (same code and similar message), the most frequent first; at most
     200 groups per period. If there were more than 20,000 different failures in an hour, only the
     newest hours are counted."""
-    wanted = Wanted(server=server or "", tool=tool, search=search)
+    wanted = UsageFilter(server=server or "", tool=tool, search=search)
     found = patterns(PERIODS[period], now=timezone.now(), wanted=wanted).rows
-    return slice_of(
+    return slice_rows(
         found,
         key=lambda each: [each.code, each.shape],
         limit=limit,

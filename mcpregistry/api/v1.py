@@ -35,7 +35,7 @@ from mcpregistry.api import (
 )
 from mcpregistry.api.auth import Nobody
 from mcpregistry.api.errors import add_handlers
-from mcpregistry.api.routes import StrictParser, StrictRenderer
+from mcpregistry.api.permission_router import StrictParser, StrictRenderer
 
 _ROOMS = (
     servers,

@@ -10,12 +10,12 @@ from django.utils import timezone
 from ninja import Query
 
 from mcpregistry.api import lookup
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Problem, Slug, Text
 from mcpregistry.api.schemas.policy import WhyIn, WhyOut, why_out
-from mcpregistry.services.policy.explain import find_tool, why
+from mcpregistry.services.policy.explain import explain_decision, find_tool
 
-router = Routes(tags=["policy"])
+router = PermissionRouter(tags=["policy"])
 
 
 @router.get("/why", response={200: WhyOut, 404: Problem})
@@ -32,19 +32,21 @@ def explain(
     ],
 ) -> WhyOut:
     """Every stage of the decision about a tool, as far as it does not depend on arguments."""
-    return _explained(agent, endpoint, tool, None)
+    return _explain_access(agent, endpoint, tool, None)
 
 
 @router.post("/why", response={200: WhyOut, 404: Problem})
 def explain_call(request: HttpRequest, payload: WhyIn) -> WhyOut:
     """Every stage of the decision about a call with these arguments. The tool is not called."""
-    return _explained(payload.agent, payload.endpoint, payload.tool, payload.arguments)
+    return _explain_access(payload.agent, payload.endpoint, payload.tool, payload.arguments)
 
 
-def _explained(agent: str, endpoint: str, tool: str, arguments: Mapping[str, Any] | None) -> WhyOut:
-    where = lookup.endpoint(endpoint)
-    found = why(
-        agent=lookup.agent(agent),
+def _explain_access(
+    agent: str, endpoint: str, tool: str, arguments: Mapping[str, Any] | None
+) -> WhyOut:
+    where = lookup.find_endpoint(endpoint)
+    found = explain_decision(
+        agent=lookup.find_agent(agent),
         endpoint=where,
         tool=find_tool(tool, styles=(where.naming_style, "double")),
         now=timezone.now(),

@@ -15,13 +15,13 @@ import structlog
 
 from mcpregistry.calls.call import Call, CallOutcome
 from mcpregistry.calls.catalog import DownstreamTools
-from mcpregistry.calls.rates import NotCounted
+from mcpregistry.calls.rates import NotCountedError
 from mcpregistry.db import db_call
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.budgets import Unit
-from mcpregistry.domain.kinds import TOOL
 from mcpregistry.domain.lifecycle import TERMINAL
-from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.offer_kinds import TOOL
+from mcpregistry.domain.policy.decision import RuleOutcome
 from mcpregistry.services.budgets import spending
 from mcpregistry.services.budgets.books import Kind
 from mcpregistry.services.budgets.spending import Needs
@@ -37,14 +37,14 @@ async def reserve(call: Call) -> Call:
 
     Raises BudgetSpent with the time when there is more, and NotCounted.
     """
-    needs = _needs(call)
+    needs = _compute_needs(call)
     if needs is None:
         return call
     try:
         answer = await db_call(spending.reserve, kind=Kind.CALL, reference=call.id, needs=needs)
     except Exception as error:  # whatever it was, nothing was sent, and the record shall say so
         log.exception("budgets.not_reserved", call=call.id)
-        raise NotCounted(
+        raise NotCountedError(
             "The call was not made: its cost could not be reserved in the budgets.",
             remedy=error_texts.ASK_OPERATOR,
         ) from error
@@ -53,18 +53,18 @@ async def reserve(call: Call) -> Call:
     return replace(call, remarks=answer.remarks)
 
 
-async def remarked(call: Call) -> Call:
+async def add_remarks(call: Call) -> Call:
     """A call that people were asked about, with what its agent is to be told: now it goes out, and
     there will be an answer.
 
     Before, nobody knew whether anybody would hear it: its caller may have left, or been told that
     it is pending.
     """
-    asked = call.permit or call.decision.outcome is Outcome.ASK
-    if call.remarks or not asked or not _has_room(call) or (needs := _needs(call)) is None:
+    asked = call.permit or call.decision.outcome is RuleOutcome.ASK
+    if call.remarks or not asked or not _has_room(call) or (needs := _compute_needs(call)) is None:
         return call
     try:
-        return replace(call, remarks=await db_call(spending.remarks, needs))
+        return replace(call, remarks=await db_call(spending.list_remarks, needs))
     except Exception:  # the next call tells it
         log.exception("budgets.warning_not_read", call=call.id)
         return call
@@ -76,7 +76,7 @@ async def settle(call: Call, outcome: CallOutcome) -> None:
 
     What the database does not take now, the clock does from the record.
     """
-    if _needs(call) is None:
+    if _compute_needs(call) is None:
         return
     try:
         if outcome.invocation_id != call.id:
@@ -87,7 +87,7 @@ async def settle(call: Call, outcome: CallOutcome) -> None:
         log.exception("budgets.not_settled", call=call.id)
 
 
-def told(call: Call, outcome: CallOutcome) -> CallOutcome:
+def add_remarks_to_outcome(call: Call, outcome: CallOutcome) -> CallOutcome:
     """The outcome with what its caller is told of its budgets: in the answer that is recorded, or
     in what to do next."""
     if not call.remarks:
@@ -98,16 +98,18 @@ def told(call: Call, outcome: CallOutcome) -> CallOutcome:
     content = outcome.result.get("content")
     if not isinstance(content, list):
         return outcome
-    return replace(outcome, result=outcome.result | {"content": [*content, _text(remark)]})
+    return replace(
+        outcome, result=outcome.result | {"content": [*content, _make_text_part(remark)]}
+    )
 
 
-async def unsaid(call: Call) -> None:
+async def restore_call_remarks(call: Call) -> None:
     """The call has become a task, whose handle has no room for words and whose answer others bring:
     the next call tells."""
     if not call.remarks:
         return
     try:
-        await db_call(spending.unsaid, call.remarks)
+        await db_call(spending.restore_remarks, call.remarks)
     except Exception:
         # then it is not told in this period: people were, and the hard limit tells it
         log.exception("budgets.warning_not_reset", call=call.id)
@@ -118,11 +120,11 @@ def _has_room(call: Call) -> bool:
     return call.entry.offer.tool.kind == TOOL
 
 
-def _text(remark: str) -> dict[str, Any]:
+def _make_text_part(remark: str) -> dict[str, Any]:
     return {"type": "text", "text": f"({remark})"}
 
 
-def _needs(call: Call) -> Needs | None:
+def _compute_needs(call: Call) -> Needs | None:
     """None: no budget is concerned. A tool of ours that tells a caller about itself costs
     nothing."""
     offer = call.entry.offer
@@ -136,5 +138,5 @@ def _needs(call: Call) -> Needs | None:
     payers = frozenset(
         each.payer for each in (agent, door, *call.request.behind) if each.budgets & units
     )
-    hears = _has_room(call) and call.decision.outcome is not Outcome.ASK
+    hears = _has_room(call) and call.decision.outcome is not RuleOutcome.ASK
     return Needs(agent.slug, payers, amounts, left, hears, door=door.payer) if payers else None

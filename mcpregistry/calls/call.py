@@ -8,20 +8,20 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from mcpregistry.calls.catalog import Catalogue, Entry
+from mcpregistry.calls.catalog import Catalogue, CatalogueEntry
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
 from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.domain.policy.decision import Decision
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec
-from mcpregistry.services.approvals.held_calls import Ticket
+from mcpregistry.domain.snapshot_specs import AgentSpec, EndpointSpec
+from mcpregistry.services.approvals.held_calls import HeldCallTicket
 from mcpregistry.services.budgets.spending import Remark
 from mcpregistry.services.energy.reservations import Charged
 
 # progress, total or None, message or None; called on the event loop, must not block
 OnProgress = Callable[[float, float | None, str | None], None]
-# a line, see ``domain.calls.loglines.line_of``; must not block
+# a line, see ``domain.calls.loglines.read_log_line``; must not block
 OnLog = Callable[[Mapping[str, Any]], None]
 
 
@@ -38,7 +38,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HostReply:
     """What a host answered to the Prompt of ``request``, ``seconds`` after it was asked."""
 
     request: str
@@ -49,7 +49,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class CallHost:
     """What the calling program can bear, as it said with this very request.
 
     ``ask`` puts a question to it and waits for the answer (older era). In the modern era a question
@@ -66,9 +66,9 @@ class Host:
     tasks: bool = False
     elicit: frozenset[str] = frozenset()  # form, url
     progress: bool = False
-    ask: Callable[[Prompt], Awaitable[Reply]] | None = None
+    ask: Callable[[Prompt], Awaitable[HostReply]] | None = None
     mrtr: bool = False
-    reply: Reply | None = None
+    reply: HostReply | None = None
     hold: float | None = None
     said: str = ""
     forwarding: Forwarding = NOTHING
@@ -78,15 +78,15 @@ class Host:
     def title(self) -> str:
         return f"{self.name} {self.version}".strip()
 
-    def hearing(self, level: str) -> Host:
+    def set_log_level(self, level: str) -> CallHost:
         """The same, for a host that wants log lines from this level on."""
         return (
             replace(self, forwarding=replace(self.forwarding, log_level=level)) if level else self
         )
 
-    def without_tasks(self) -> Host:
+    def drop_tasks(self) -> CallHost:
         """For what no task can be made of."""
-        return replace(self, tasks=False, forwarding=self.forwarding.without_tasks())
+        return replace(self, tasks=False, forwarding=self.forwarding.drop_tasks())
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class CallRequest:
     meta: Mapping[str, Any] = field(default_factory=dict)
     on_progress: OnProgress | None = None
     on_log: OnLog | None = None
-    host: Host = field(default_factory=Host)
+    host: CallHost = field(default_factory=CallHost)
     expert: str = ""  # the expert tool whose run makes the call
     requester: Requester = NOBODY
     conversation: str = ""  # its id; ``catalogue`` is narrowed to what it may see
@@ -123,7 +123,7 @@ class Call:
 
     id: str
     request: CallRequest
-    entry: Entry
+    entry: CatalogueEntry
     arguments_json: str
     binding: str
     decision: Decision
@@ -135,7 +135,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedCall:
     """A call and what, if anything, speaks against it; nothing of it is recorded yet."""
 
     call: Call
@@ -148,14 +148,14 @@ class CallOutcome:
     none."""
 
     invocation_id: str
-    state: State
+    state: InvocationState
     result: dict[str, Any] | None = None
     error_code: str = ""
     message: str = ""
     remedy: str = ""
     duration_ms: float = 0.0
     # with the state pending or ready: the call is held, and this is its handle
-    ticket: Ticket | None = None
+    ticket: HeldCallTicket | None = None
     # with the state pending: ask the person at the host this, then call again
     prompt: Prompt | None = None
     # with the state dispatched: the server made a task of it, and this is our handle for that

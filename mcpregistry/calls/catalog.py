@@ -17,18 +17,32 @@ from typing import Any, Protocol
 
 from django.db.models import Q
 
-from mcpregistry.domain.apps import is_app, page_of
-from mcpregistry.domain.definitions.instructions import merged
-from mcpregistry.domain.definitions.naming import OURS, OWN_NAMES, described, named, own_uri
+from mcpregistry.domain.apps import find_app_page, is_app
+from mcpregistry.domain.definitions.instructions import merge_instructions
+from mcpregistry.domain.definitions.naming import (
+    OURS,
+    OWN_NAMES,
+    map_offer_names,
+    prefix_description,
+    split_exposed_uri,
+)
 from mcpregistry.domain.errors import Conflict, SlipsnisseError
-from mcpregistry.domain.kinds import KINDS, OTHERS, READ, RESOURCE, TEMPLATE, TOOL, hides
-from mcpregistry.domain.policy.access import may_see, next_expiry
-from mcpregistry.domain.schema.validation import problems
+from mcpregistry.domain.offer_kinds import (
+    KINDS,
+    OTHERS,
+    READ,
+    RESOURCE,
+    TEMPLATE,
+    TOOL,
+    is_disguised_uri,
+)
+from mcpregistry.domain.policy.access import find_next_expiry, may_see
+from mcpregistry.domain.schema.validation import list_problems
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
-from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.domain.snapshot_specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.text.canonical import encode_lossy_json, hash_parts
 from mcpregistry.models import Agent, Endpoint, Grant, Tool
-from mcpregistry.services.configuration.snapshot import snapshot_now
+from mcpregistry.services.configuration.snapshot import get_current_snapshot
 
 _NAMED = 1_000  # tools of one agent that are read by their keys; of more everything is read
 _NARROWED = 100  # sets of servers for which a narrowed list is kept
@@ -39,7 +53,7 @@ Shape = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ToolOffer:
     """One tool or prompt that a source can serve to somebody. ``kind`` names the source that
     dispatches it.
 
@@ -58,48 +72,48 @@ class Offer:
     by: ToolSpec | None = None  # of a resource that no list has: what grants it
 
 
-class Source(Protocol):
+class ToolSource(Protocol):
     """Where tools come from. Other apps add their own with ``add_source``."""
 
     @property
     def kind(self) -> str: ...
 
-    def offers(
+    def list_offers(
         self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
-    ) -> Iterable[Offer]:
+    ) -> Iterable[ToolOffer]:
         """The tools that this source serves to the agent on the endpoint at ``now`` (epoch
         seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """One tool in a catalogue: the name under which it is shown, its offer, and its listing."""
 
     name: str
-    offer: Offer
+    offer: ToolOffer
     listing: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What of one kind an agent sees on an endpoint: its tools, and ``of_kind`` the rest.
+    """What of one kind an agent sees on an endpoint: its tools, and ``get_kind`` the rest.
     ``entries`` is the exact name map, in list order.
     """
 
     endpoint: EndpointSpec
     agent: AgentSpec
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, CatalogueEntry]
     valid_until: float | None
     kind: str = TOOL
     others: Mapping[str, Catalogue] = field(default_factory=dict, repr=False)
     _pages: dict[tuple[str, int], bytes] = field(default_factory=dict, repr=False)
     _narrowed: dict[frozenset[str], Catalogue] = field(default_factory=dict, repr=False)
 
-    def of_kind(self, kind: str) -> Catalogue:
+    def get_kind(self, kind: str) -> Catalogue:
         """What of this kind the same agent sees there."""
         return self if kind == self.kind else self.others[kind]
 
-    def reading(self, uri: str) -> tuple[Catalogue, str, str]:
+    def find_reader(self, uri: str) -> tuple[Catalogue, str, str]:
         """What serves a URI as hosts name it: a fixed resource, else a template that can make it,
         the first by name.
 
@@ -107,41 +121,43 @@ class Catalogue:
         nothing serves it. Raises Conflict where templates of several servers can make it and it
         names none of them.
         """
-        slug, own = own_uri(uri)
-        fixed = self.of_kind(RESOURCE)
-        templates = self.of_kind(TEMPLATE)
+        slug, own = split_exposed_uri(uri)
+        fixed = self.get_kind(RESOURCE)
+        templates = self.get_kind(TEMPLATE)
         if entry := fixed.entries.get(uri) or fixed._by_uri.get((slug, own)):
             return fixed, entry.name, entry.offer.tool.name
         if not slug and any(each == own for _, each in fixed._by_uri):
             return fixed, uri, own  # several servers have it: it is nobody's without a name
         makers = [
-            e for e in templates.entries.values() if _serves(e, slug) and _makes(e.offer.tool, own)
+            e
+            for e in templates.entries.values()
+            if _is_meant_for(e, slug) and _can_make_uri(e.offer.tool, own)
         ]
         if len(servers := sorted({e.offer.server.slug for e in makers})) > 1:
-            raise several(servers)
+            raise make_ambiguous_uri_error(servers)
         if makers:
             return templates, makers[0].name, own
-        return (self._page(slug, own, uri) or fixed), uri, own
+        return (self._find_app_page(slug, own, uri) or fixed), uri, own
 
-    def _page(self, slug: str, own: str, uri: str) -> Catalogue | None:
+    def _find_app_page(self, slug: str, own: str, uri: str) -> Catalogue | None:
         """The page of an MCP App that a tool names, for who sees the tool."""
-        if not is_app(own) or hides(own):
+        if not is_app(own) or is_disguised_uri(own):
             return None
         tools = [
             e
             for e in self.entries.values()
-            if not e.offer.own and page_of(e.offer.tool.data) == own
+            if not e.offer.own and find_app_page(e.offer.tool.data) == own
         ]
         tools = [e for e in tools if slug in ("", e.offer.server.slug)]
         if len(servers := sorted({e.offer.server.slug for e in tools})) > 1:
-            raise several(servers)
-        return self.lending(tools[0], uri) if tools else None
+            raise make_ambiguous_uri_error(servers)
+        return self.expose_resource(tools[0], uri) if tools else None
 
-    def lending(self, entry: Entry, uri: str) -> Catalogue | None:
+    def expose_resource(self, entry: CatalogueEntry, uri: str) -> Catalogue | None:
         """What serves a URI (as hosts name it) that no list has, by the entry that grants it; None
         if it is switched off."""
         by = entry.offer.tool
-        own = own_uri(uri)[1]
+        own = split_exposed_uri(uri)[1]
         if own in by.never:
             return None
         # Its id is none of a tool's: no rule about the tool means it.
@@ -159,17 +175,17 @@ class Catalogue:
         return Catalogue(
             self.endpoint,
             self.agent,
-            {uri: Entry(uri, offer, made.data)},
+            {uri: CatalogueEntry(uri, offer, made.data)},
             self.valid_until,
             RESOURCE,
             self.others,
         )
 
-    def template(self, uri: str) -> Entry | None:
+    def find_template(self, uri: str) -> CatalogueEntry | None:
         """The template that hosts know by this URI template, or by that of its server with the
         server's name in front."""
-        return self.of_kind(TEMPLATE).entries.get(uri) or self.of_kind(TEMPLATE)._by_uri.get(
-            own_uri(uri)
+        return self.get_kind(TEMPLATE).entries.get(uri) or self.get_kind(TEMPLATE)._by_uri.get(
+            split_exposed_uri(uri)
         )
 
     @property
@@ -177,28 +193,29 @@ class Catalogue:
         """Whether the agent sees anything at all there, of whatever kind."""
         return bool(self.entries) or any(each.entries for each in self.others.values())
 
-    def features(self) -> frozenset[str]:
-        """What servers whose offers the agent sees have besides lists: see ``domain.kinds``."""
+    def collect_features(self) -> frozenset[str]:
+        """What servers whose offers the agent sees have besides lists: see
+        ``domain.offer_kinds``."""
         servers = {}
         for kind in KINDS:
-            for entry in self.of_kind(kind).entries.values():
+            for entry in self.get_kind(kind).entries.values():
                 if not entry.offer.own:
                     servers[entry.offer.server.id] = entry.offer.server
         return frozenset(chain.from_iterable(server.features for server in servers.values()))
 
-    def instructions(self) -> str:
+    def merge_instructions(self) -> str:
         """What hosts are told of this endpoint and of the servers whose tools the agent sees there,
         by their names. Only what was approved with those tools.
         """
         said: dict[str, str] = {}
-        for entry in self.of_kind(TOOL).entries.values():
+        for entry in self.get_kind(TOOL).entries.values():
             if not entry.offer.own:
                 said.setdefault(entry.offer.server.slug, entry.offer.tool.instructions)
-        return merged(
+        return merge_instructions(
             self.endpoint.instructions, sorted(said.items()), self.endpoint.instructions_limit
         )
 
-    def of_servers(self, slugs: frozenset[str]) -> Catalogue:
+    def narrow_to_servers(self, slugs: frozenset[str]) -> Catalogue:
         """The same of these servers alone, under the same names. Tools of ours stay: they belong to
         no server."""
         found = self._narrowed.get(slugs)
@@ -210,7 +227,7 @@ class Catalogue:
                 for name, e in self.entries.items()
                 if e.offer.own or e.offer.server.slug in slugs
             }
-            others = {kind: each.of_servers(slugs) for kind, each in self.others.items()}
+            others = {kind: each.narrow_to_servers(slugs) for kind, each in self.others.items()}
             found = Catalogue(self.endpoint, self.agent, kept, self.valid_until, self.kind, others)
             self._narrowed[slugs] = found
         return found
@@ -222,9 +239,9 @@ class Catalogue:
             f"{name} {e.offer.server.slug} {e.offer.tool.definition_hash} {e.offer.tool.own_description}"
             for name, e in self.entries.items()
         )
-        return digest(self.endpoint.description_style, *parts)[:16]
+        return hash_parts(self.endpoint.description_style, *parts)[:16]
 
-    def find(self, name: str) -> Entry | None:
+    def find(self, name: str) -> CatalogueEntry | None:
         """By exposed name, whatever the style by ``server__tool`` or ``server::tool``, or by the
         tool's own name where only one server here has it (not its own URI: that may look like
         another's). Exact names in maps, never split; a name that an operator has given to another
@@ -233,7 +250,7 @@ class Catalogue:
         return self.entries.get(name) or self._by_key.get(name)
 
     @cached_property
-    def _by_key(self) -> dict[str, Entry]:
+    def _by_key(self) -> dict[str, CatalogueEntry]:
         entries = [(e.offer.server.slug, e.offer.tool.name, e) for e in self.entries.values()]
         given = {
             (server, own)
@@ -249,22 +266,22 @@ class Catalogue:
         return plain | double | {f"{server}::{tool}": e for server, tool, e in entries}
 
     @cached_property
-    def _by_uri(self) -> dict[tuple[str, str], Entry]:
+    def _by_uri(self) -> dict[tuple[str, str], CatalogueEntry]:
         """By server's slug and its own URI."""
         return {(e.offer.server.slug, e.offer.tool.name): e for e in self.entries.values()}
 
-    def page(
+    def list_page(
         self, cursor: str | None, *, legacy: bool
     ) -> tuple[list[Mapping[str, Any]], str | None]:
         """One page of listings and the next cursor. Raises ValueError for a cursor of another
         list."""
-        start = self._start(cursor)
+        start = self._parse_cursor(cursor)
         chosen = list(self.entries.values())[start : start + PAGE]
         after = start + PAGE if start + PAGE < len(self.entries) else None
-        listings = [_for_legacy(e.listing) if legacy else e.listing for e in chosen]
+        listings = [_adapt_for_legacy(e.listing) if legacy else e.listing for e in chosen]
         return listings, f"{self.version}.{after}" if after else None
 
-    def page_bytes(
+    def encode_page(
         self,
         cursor: str | None,
         *,
@@ -280,18 +297,18 @@ class Catalogue:
             version = "legacy"
         else:
             version = "modern"
-        key = (version, self._start(cursor))
+        key = (version, self._parse_cursor(cursor))
         if key not in self._pages:
-            listings, after = self.page(cursor, legacy=legacy)
+            listings, after = self.list_page(cursor, legacy=legacy)
             result = (
                 {KINDS[self.kind].listed: listings}
                 | ({"nextCursor": after} if after else {})
                 | dict(extra)
             )
-            self._pages[key] = stored(wire[1](result) if wire else result).encode()
+            self._pages[key] = encode_lossy_json(wire[1](result) if wire else result).encode()
         return self._pages[key]
 
-    def _start(self, cursor: str | None) -> int:
+    def _parse_cursor(self, cursor: str | None) -> int:
         if not cursor:
             return 0
         version, _, offset = cursor.partition(".")
@@ -309,7 +326,7 @@ class Catalogue:
 class Catalogues:
     """Catalogues of one snapshot, built when first asked for."""
 
-    def __init__(self, sources: Iterable[Source]) -> None:
+    def __init__(self, sources: Iterable[ToolSource]) -> None:
         self.sources = list(sources)
         self._snapshot: Snapshot | None = None
         self._built: dict[tuple[str, str], Catalogue] = {}
@@ -332,22 +349,24 @@ class Catalogues:
         self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
     ) -> Catalogue:
         offers = [
-            o for source in self.sources for o in source.offers(snapshot, endpoint, agent, now)
+            o for source in self.sources for o in source.list_offers(snapshot, endpoint, agent, now)
         ]
         granted = [o for o in offers if not o.own]
         # Only calls of what servers offer can be held: who may call none needs no tool about its
         # calls.
         own = [
-            Entry(o.tool.name, o, o.tool.data) for o in offers if o.own and (granted or not o.aside)
+            CatalogueEntry(o.tool.name, o, o.tool.data)
+            for o in offers
+            if o.own and (granted or not o.aside)
         ]
-        until = next_expiry((*agent.grants, *endpoint.grants), now)
+        until = find_next_expiry((*agent.grants, *endpoint.grants), now)
 
-        def of(kind: str, *more: Entry) -> dict[str, Entry]:
-            entries = [*_named([o for o in granted if o.tool.kind == kind], endpoint), *more]
+        def name_kind(kind: str, *more: CatalogueEntry) -> dict[str, CatalogueEntry]:
+            entries = [*_name_entries([o for o in granted if o.tool.kind == kind], endpoint), *more]
             return {e.name: e for e in sorted(entries, key=lambda e: e.name)}
 
-        others = {kind: Catalogue(endpoint, agent, of(kind), until, kind) for kind in OTHERS}
-        return Catalogue(endpoint, agent, of(TOOL, *own), until, TOOL, others)
+        others = {kind: Catalogue(endpoint, agent, name_kind(kind), until, kind) for kind in OTHERS}
+        return Catalogue(endpoint, agent, name_kind(TOOL, *own), until, TOOL, others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,24 +375,24 @@ class DownstreamTools:
 
     kind: str = "downstream"
 
-    def offers(
+    def list_offers(
         self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
-    ) -> Iterable[Offer]:
+    ) -> Iterable[ToolOffer]:
         """What is granted and serves; pinned arguments play no part before a call."""
         for tool in chain(snapshot.tools.values(), snapshot.others.values()):
             server = snapshot.servers.get(tool.server_id)
             if server is None or (endpoint.hide_unavailable and not server.available):
                 continue
             if may_see(agent, endpoint, server, tool, now):
-                yield Offer(self.kind, server, tool)
+                yield ToolOffer(self.kind, server, tool)
 
 
-def _serves(template: Entry, slug: str) -> bool:
+def _is_meant_for(template: CatalogueEntry, slug: str) -> bool:
     """Whether a URI is meant for it that names this server, or none."""
-    return template.offer.server.slug == slug if slug else not own_uri(template.name)[0]
+    return template.offer.server.slug == slug if slug else not split_exposed_uri(template.name)[0]
 
 
-def several(servers: list[str]) -> Conflict:
+def make_ambiguous_uri_error(servers: list[str]) -> Conflict:
     """More than one of these can serve a URI that names none of them."""
     named = " or ".join(f"{OURS}{slug}/" for slug in servers)
     return Conflict(
@@ -381,32 +400,34 @@ def several(servers: list[str]) -> Conflict:
     )
 
 
-def _makes(template: ToolSpec, uri: str) -> bool:
+def _can_make_uri(template: ToolSpec, uri: str) -> bool:
     try:
-        return uri not in template.never and not problems(template.arguments_schema, {"uri": uri})
+        return uri not in template.never and not list_problems(
+            template.arguments_schema, {"uri": uri}
+        )
     except SlipsnisseError:  # a template that no pattern can be made of serves nothing
         return False
 
 
-def _named(offers: list[Offer], endpoint: EndpointSpec) -> Iterable[Entry]:
+def _name_entries(offers: list[ToolOffer], endpoint: EndpointSpec) -> Iterable[CatalogueEntry]:
     """Those of one kind, under the endpoint's names for them."""
     own = ((o.server.slug, o.tool.name, o.tool.own_name) for o in offers)
-    names = named(offers[0].tool.kind if offers else TOOL, own, endpoint.naming_style)
-    return (_entry(names[o.server.slug, o.tool.name], o, endpoint) for o in offers)
+    names = map_offer_names(offers[0].tool.kind if offers else TOOL, own, endpoint.naming_style)
+    return (_make_entry(names[o.server.slug, o.tool.name], o, endpoint) for o in offers)
 
 
-def _entry(name: str, offer: Offer, endpoint: EndpointSpec) -> Entry:
+def _make_entry(name: str, offer: ToolOffer, endpoint: EndpointSpec) -> CatalogueEntry:
     data = dict(offer.tool.data) | {KINDS[offer.tool.kind].identity: name}
     if offer.tool.kind == TOOL:
         data.setdefault("inputSchema", {"type": "object"})
     said = offer.tool.own_description or str(data.get("description") or "")
-    text = described(said, server=offer.server.slug, style=endpoint.description_style)
+    text = prefix_description(said, server=offer.server.slug, style=endpoint.description_style)
     if text:
         data["description"] = text
-    return Entry(name, offer, data)
+    return CatalogueEntry(name, offer, data)
 
 
-def _for_legacy(listing: Mapping[str, Any]) -> Mapping[str, Any]:
+def _adapt_for_legacy(listing: Mapping[str, Any]) -> Mapping[str, Any]:
     """Hosts before 2026-07-28 reject a whole list over one output schema that is no object, and
     those on the TypeScript client 1.x over one property whose schema is true or false.
     """
@@ -434,35 +455,35 @@ def _spell_out_booleans(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def catalogue_now(agent: Agent, endpoint: Endpoint, *, now: datetime) -> Catalogue | None:
+def build_current_catalogue(agent: Agent, endpoint: Endpoint, *, now: datetime) -> Catalogue | None:
     """What this agent sees on this endpoint now, built as the gateway builds it; None if either is
     off."""
-    return _catalogue_of(lambda: _granted(agent), agent, endpoint, now)
+    return _build_catalogue(lambda: _list_granted_tools(agent), agent, endpoint, now)
 
 
-def sees_anything(agent: Agent, endpoint: Endpoint, *, now: datetime) -> bool:
+def can_see_anything(agent: Agent, endpoint: Endpoint, *, now: datetime) -> bool:
     """Whether that is anything at all, for pages that list nothing of it. Of many grants a part is
     mostly enough."""
-    granted = _granted(agent)
+    granted = _list_granted_tools(agent)
     for part in [granted[:PAGE], granted] if len(granted) > PAGE else [granted]:
-        found = _catalogue_of(partial(list, part), agent, endpoint, now)
+        found = _build_catalogue(partial(list, part), agent, endpoint, now)
         if found is None or found.everything:
             return found is not None
     return False
 
 
-def instructions_now(agent: Agent, endpoint: Endpoint, *, now: datetime) -> str:
+def build_current_instructions(agent: Agent, endpoint: Endpoint, *, now: datetime) -> str:
     """What hosts are told there, for this agent; servers are only asked about where the endpoint
     has room for them."""
     if not (agent.enabled and endpoint.enabled):
         return ""
     if not endpoint.instructions_limit:
         return endpoint.instructions
-    seen = catalogue_now(agent, endpoint, now=now)
-    return seen.instructions() if seen else ""
+    seen = build_current_catalogue(agent, endpoint, now=now)
+    return seen.merge_instructions() if seen else ""
 
 
-def _granted(agent: Agent) -> list[int]:
+def _list_granted_tools(agent: Agent) -> list[int]:
     """What its grants name, or offers of servers that they name: nothing else can be in its
     lists."""
     grants = Grant.objects.filter(agent=agent).order_by()
@@ -470,14 +491,14 @@ def _granted(agent: Agent) -> list[int]:
     return list(Tool.offers.serving().filter(named).order_by().values_list("pk", flat=True))
 
 
-def _few(tools: list[int]) -> list[int] | None:
+def _limit_tools(tools: list[int]) -> list[int] | None:
     return tools if len(tools) <= _NAMED else None
 
 
-def _catalogue_of(
+def _build_catalogue(
     tools: Callable[[], list[int]], agent: Agent, endpoint: Endpoint, now: datetime
 ) -> Catalogue | None:
-    snapshot = snapshot_now(lambda: _few(tools()))
+    snapshot = get_current_snapshot(lambda: _limit_tools(tools()))
     caller = snapshot.agents.get(agent.slug)
     door = snapshot.endpoints.get(endpoint.slug)
     if caller is None or door is None:

@@ -16,21 +16,21 @@ from typing import Any
 
 from mcp_types import METHOD_NOT_FOUND
 
-from mcpregistry.calls.catalog import Catalogue, Entry
-from mcpregistry.calls.rates import Rates
-from mcpregistry.calls.stages import unlisted
+from mcpregistry.calls.catalog import Catalogue, CatalogueEntry
+from mcpregistry.calls.rates import CallRates
+from mcpregistry.calls.stages import make_unlisted_remedy
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied, NotFound, ToolRefused
-from mcpregistry.domain.kinds import (
+from mcpregistry.domain.offer_kinds import (
     COMPLETIONS,
     LONGEST_URI,
     PROMPT,
     TEMPLATE,
-    beginning,
-    variables,
+    expand_known_prefix,
+    list_template_variables,
 )
-from mcpregistry.domain.policy.access import implied, may_begin, may_call
-from mcpregistry.domain.policy.decision import Outcome, Policy, Question, decide
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.policy.access import find_implied_arguments, may_begin, may_call
+from mcpregistry.domain.policy.decision import CallPolicy, PolicyQuestion, RuleOutcome, decide
+from mcpregistry.domain.text.canonical import clean_text
 from mcpregistry.downstream.pool.pool import Pool
 
 MOST = 100  # values, as MCP has it
@@ -40,7 +40,7 @@ NOTHING: Mapping[str, Any] = {"values": [], "hasMore": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class TypedArgument:
     """An argument of the prompt or template (``kind``) that hosts know as ``name``, as far as it is
     typed.
 
@@ -56,54 +56,67 @@ class Typed:
     origin: str = ""
 
 
-class Completions:
+class ArgumentCompletions:
     """Asks servers for suggestions; one per engine."""
 
-    def __init__(self, pool: Pool, rates: Rates, policy: Policy) -> None:
+    def __init__(self, pool: Pool, rates: CallRates, policy: CallPolicy) -> None:
         self._pool = pool
         self._rates = rates
         self._policy = policy
 
-    async def __call__(self, catalogue: Catalogue, typed: Typed) -> dict[str, Any]:
+    async def __call__(self, catalogue: Catalogue, typed: TypedArgument) -> dict[str, Any]:
         """MCP's ``completion`` object. Raises NotFound, ArgumentsInvalid, Denied, RateLimited, or
         DownstreamError."""
         await self._rates.take(catalogue.agent)
-        entry = _resolved(catalogue, typed)
-        arguments = _arguments(entry, typed)
+        entry = _resolve_entry(catalogue, typed)
+        arguments = _check_argument_names(entry, typed)
         known = {
             name: value
             for name, value in typed.known.items()
             if name in arguments and name != typed.argument
         }
-        outcome = self._typing(catalogue, entry, typed, known)
-        if outcome is Outcome.DENY:
+        outcome = self._decide_typed_call(catalogue, entry, typed, known)
+        if outcome is RuleOutcome.DENY:
             raise Denied(
-                f"There are no suggestions for '{plain(typed.name, 200)}': the agent is not allowed to use it with these arguments.",
+                f"There are no suggestions for '{clean_text(typed.name, 200)}': the agent is not allowed to use it with these arguments.",
                 remedy="Use other arguments.",
             )
-        more = self._pinned(catalogue, entry, typed, known)
-        if outcome is Outcome.ASK or more is None or COMPLETIONS not in entry.offer.server.features:
+        more = self._find_pinned_arguments(catalogue, entry, typed, known)
+        if (
+            outcome is RuleOutcome.ASK
+            or more is None
+            or COMPLETIONS not in entry.offer.server.features
+        ):
             return dict(NOTHING)
         known = known | more
-        said, total, more = await self._asked(entry, typed, known)
-        found = [each for each in said if self._suggests(catalogue, entry, typed, known, each)]
-        return _bounded(found, total, more, whole=len(found) == len(said))
+        said, total, more = await self._ask_server(entry, typed, known)
+        found = [
+            each for each in said if self._is_suggestible(catalogue, entry, typed, known, each)
+        ]
+        return _limit_suggestions(found, total, more, whole=len(found) == len(said))
 
-    def _typing(
-        self, catalogue: Catalogue, entry: Entry, typed: Typed, known: Mapping[str, str]
-    ) -> Outcome:
+    def _decide_typed_call(
+        self,
+        catalogue: Catalogue,
+        entry: CatalogueEntry,
+        typed: TypedArgument,
+        known: Mapping[str, str],
+    ) -> RuleOutcome:
         """What becomes of a call with what is typed so far. It is no whole value yet, so no grant
         is asked about it."""
-        begun, _ = _call(entry, known)
+        begun, _ = _build_arguments(entry, known)
         if not may_begin(catalogue.agent, catalogue.endpoint, entry.offer.tool, begun, time.time()):
-            return Outcome.DENY
-        return self._decided(
-            catalogue, entry, typed, _call(entry, {**known, typed.argument: typed.value})[0]
+            return RuleOutcome.DENY
+        return self._decide_outcome(
+            catalogue,
+            entry,
+            typed,
+            _build_arguments(entry, {**known, typed.argument: typed.value})[0],
         )
 
     @staticmethod
-    def _pinned(
-        catalogue: Catalogue, entry: Entry, typed: Typed, known: Mapping[str, str]
+    def _find_pinned_arguments(
+        catalogue: Catalogue, entry: CatalogueEntry, typed: TypedArgument, known: Mapping[str, str]
     ) -> dict[str, str] | None:
         """Arguments that grants pin and nobody has given: the server suggests for what may be
         called, not for everything. None where that cannot be told, or not be sent.
@@ -113,27 +126,38 @@ class Completions:
         agent = catalogue.agent
         endpoint = catalogue.endpoint
         tool = entry.offer.tool
-        left = implied(agent, endpoint, tool, known, typed=typed.argument, now=time.time())
+        left = find_implied_arguments(
+            agent, endpoint, tool, known, typed=typed.argument, now=time.time()
+        )
         if left is None or not all(isinstance(value, str) for value in left.values()):
             return None
         return dict(left)
 
-    def _suggests(
-        self, catalogue: Catalogue, entry: Entry, typed: Typed, known: Mapping[str, str], value: str
+    def _is_suggestible(
+        self,
+        catalogue: Catalogue,
+        entry: CatalogueEntry,
+        typed: TypedArgument,
+        known: Mapping[str, str],
+        value: str,
     ) -> bool:
         """Whether a call with this value could be made, as far as that can be told already."""
-        arguments, whole = _call(entry, {**known, typed.argument: value})
+        arguments, whole = _build_arguments(entry, {**known, typed.argument: value})
         granted = may_call if whole else may_begin
         if not granted(
             catalogue.agent, catalogue.endpoint, entry.offer.tool, arguments, time.time()
         ):
             return False
-        return self._decided(catalogue, entry, typed, arguments) is not Outcome.DENY
+        return self._decide_outcome(catalogue, entry, typed, arguments) is not RuleOutcome.DENY
 
-    def _decided(
-        self, catalogue: Catalogue, entry: Entry, typed: Typed, arguments: Mapping[str, str]
-    ) -> Outcome:
-        question = Question(
+    def _decide_outcome(
+        self,
+        catalogue: Catalogue,
+        entry: CatalogueEntry,
+        typed: TypedArgument,
+        arguments: Mapping[str, str],
+    ) -> RuleOutcome:
+        question = PolicyQuestion(
             catalogue.agent,
             catalogue.endpoint,
             entry.offer.server,
@@ -145,8 +169,8 @@ class Completions:
         )
         return decide(self._policy, question).outcome
 
-    async def _asked(
-        self, entry: Entry, typed: Typed, known: Mapping[str, str]
+    async def _ask_server(
+        self, entry: CatalogueEntry, typed: TypedArgument, known: Mapping[str, str]
     ) -> tuple[list[str], Any, Any]:
         tool = entry.offer.tool
         server = entry.offer.server
@@ -181,37 +205,44 @@ class Completions:
         return texts, said.get("total"), said.get("hasMore")
 
 
-def _call(entry: Entry, values: Mapping[str, str]) -> tuple[Mapping[str, str], bool]:
+def _build_arguments(
+    entry: CatalogueEntry, values: Mapping[str, str]
+) -> tuple[Mapping[str, str], bool]:
     """The arguments of a call with these values; and whether it is a whole URI, if it is to read
     one."""
     if entry.offer.tool.kind != TEMPLATE:
         return values, False
-    uri, whole = beginning(entry.offer.tool.name, values)
+    uri, whole = expand_known_prefix(entry.offer.tool.name, values)
     return {"uri": uri}, whole
 
 
-def _resolved(catalogue: Catalogue, typed: Typed) -> Entry:
+def _resolve_entry(catalogue: Catalogue, typed: TypedArgument) -> CatalogueEntry:
     entry = (
-        catalogue.of_kind(PROMPT).find(typed.name)
+        catalogue.get_kind(PROMPT).find(typed.name)
         if typed.kind == PROMPT
-        else catalogue.template(typed.name)
+        else catalogue.find_template(typed.name)
     )
     if entry is None:
         raise NotFound(
-            f"Unknown {typed.kind}: {plain(typed.name, 200)}", remedy=unlisted(typed.kind)
+            f"Unknown {typed.kind}: {clean_text(typed.name, 200)}",
+            remedy=make_unlisted_remedy(typed.kind),
         )
     return entry
 
 
-def _arguments(entry: Entry, typed: Typed) -> frozenset[str]:
+def _check_argument_names(entry: CatalogueEntry, typed: TypedArgument) -> frozenset[str]:
     """The names of its arguments. Raises ArgumentsInvalid for one that is not among them, or much
     too long a value."""
     tool = entry.offer.tool
-    names = variables(tool.name) if typed.kind == TEMPLATE else tool.arguments_schema["properties"]
+    names = (
+        list_template_variables(tool.name)
+        if typed.kind == TEMPLATE
+        else tool.arguments_schema["properties"]
+    )
     if typed.argument not in names:
         raise ArgumentsInvalid(
-            f"'{plain(typed.name, 200)}' has no argument '{plain(typed.argument, 200)}'.",
-            remedy=f"Use one of its arguments: {', '.join(map(plain, names))}."
+            f"'{clean_text(typed.name, 200)}' has no argument '{clean_text(typed.argument, 200)}'.",
+            remedy=f"Use one of its arguments: {', '.join(map(clean_text, names))}."
             if names
             else "It has no arguments.",
         )
@@ -222,7 +253,7 @@ def _arguments(entry: Entry, typed: Typed) -> frozenset[str]:
     return frozenset(names)
 
 
-def _bounded(found: list[str], total: Any, more: Any, *, whole: bool) -> dict[str, Any]:
+def _limit_suggestions(found: list[str], total: Any, more: Any, *, whole: bool) -> dict[str, Any]:
     """At most 100 values. How many there are in all is passed on only where none was left out."""
     cut = len(found) > MOST
     completion: dict[str, Any] = {"values": found[:MOST], "hasMore": cut or more is True}

@@ -17,15 +17,15 @@ from typing import NamedTuple
 
 from django.db.models import Q
 
-from mcpregistry.calls.catalog import Catalogue, Entry, catalogue_now
-from mcpregistry.domain.kinds import TOOL
-from mcpregistry.domain.specs import ToolSpec
-from mcpregistry.domain.text.canonical import size
+from mcpregistry.calls.catalog import Catalogue, CatalogueEntry, build_current_catalogue
+from mcpregistry.domain.offer_kinds import TOOL
+from mcpregistry.domain.snapshot_specs import ToolSpec
+from mcpregistry.domain.text.canonical import measure_json
 from mcpregistry.domain.usage import EXPERTS
 from mcpregistry.models import Agent, Endpoint, Tool
-from mcpregistry.queries.calls import known_from, tools_called
+from mcpregistry.queries.calls import find_record_start, list_tools_called
 from mcpregistry.queries.definition_sizes import own_definitions
-from mcpregistry.queries.tools_used import calls_by_server_and_tool
+from mcpregistry.queries.tools_used import count_calls_by_server_and_tool
 from mcpregistry.queries.usage import CHARACTERS
 
 DAYS = 30
@@ -33,7 +33,7 @@ MOST_CALLS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BillLine:
     """One tool of the list. ``calls``: of the calls looked at; ``own`` tools of ours cannot be
     hidden by a grant. ``new``: first seen or granted within the period, so that it is too early to
     tell."""
@@ -54,7 +54,7 @@ class Bill:
     looked at, so what is said to be unused is; else only the newest ``looked`` were, back to
     ``since``, or what is ``kept`` begins later than it."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[BillLine, ...]
     instructions: int
     looked: int
     since: datetime
@@ -67,7 +67,7 @@ class Bill:
         return self.instructions + sum(line.tokens for line in self.lines)
 
     @property
-    def unused(self) -> list[Line]:
+    def unused(self) -> list[BillLine]:
         """What was not called and could be hidden; nothing where not all calls were looked at."""
         return (
             [line for line in self.lines if not (line.calls or line.own or line.new)]
@@ -80,29 +80,29 @@ class Bill:
         """Tokens of what is not used."""
         return sum(line.tokens for line in self.unused)
 
-    def without(self, tools: Collection[int]) -> int:
+    def count_without(self, tools: Collection[int]) -> int:
         """Tokens that are left where these tools are hidden; their servers' instructions stay."""
         return self.total - sum(
             line.tokens for line in self.lines if line.tool_id in tools and not line.own
         )
 
 
-def holder_of(agent: Agent, endpoint: Endpoint, *, by_list: bool) -> Agent | Endpoint:
+def choose_grant_holder(agent: Agent, endpoint: Endpoint, *, by_list: bool) -> Agent | Endpoint:
     """Whose grants tools are hidden from: the agent's, unless it is the list of an endpoint that
     has one."""
     return endpoint if by_list and endpoint.scope == Endpoint.Scope.LISTED else agent
 
 
-def tokens(text: str) -> int:
+def estimate_text_tokens(text: str) -> int:
     """About how many tokens a model reads for this text."""
-    return _of_bytes(len(text.encode("utf-8", "surrogatepass"))) if text else 0
+    return _estimate_from_bytes(len(text.encode("utf-8", "surrogatepass"))) if text else 0
 
 
-def _of_bytes(count: int) -> int:
+def _estimate_from_bytes(count: int) -> int:
     return max(1, round(count / 4))
 
 
-def bill(
+def build_bill(
     agent: Agent,
     endpoint: Endpoint,
     *,
@@ -113,23 +113,28 @@ def bill(
     """The bill of an agent on an endpoint; None where either is switched off. A bounded number of
     calls is read: those of the ``holder`` that tools would be hidden from, the agent if it is not
     the endpoint."""
-    seen = catalogue_now(agent, endpoint, now=now)
+    seen = build_current_catalogue(agent, endpoint, now=now)
     if seen is None:
         return None
     since = now - timedelta(days=days)
-    called = _called(holder or agent, since, now)
-    kept = known_from(now) <= since
+    called = _count_calls(holder or agent, since, now)
+    kept = find_record_start(now) <= since
     counts = called.counts
-    lines = _lines(seen, counts, _too_new(holder or agent, since, now)) + _own_lines(
-        agent, endpoint, counts
-    )
+    lines = _build_lines(
+        seen, counts, _make_newness_check(holder or agent, since, now)
+    ) + _build_own_lines(agent, endpoint, counts)
     lines = tuple(sorted(lines, key=lambda line: (-line.tokens, line.name)))
     return Bill(
-        lines, tokens(seen.instructions()), counts.total(), called.since, called.all and kept, kept
+        lines,
+        estimate_text_tokens(seen.merge_instructions()),
+        counts.total(),
+        called.since,
+        called.all and kept,
+        kept,
     )
 
 
-class _Called(NamedTuple):
+class _CallCounts(NamedTuple):
     """Calls by server and tool. ``all``: these are all calls of the period, else the newest back to
     ``since``."""
 
@@ -138,23 +143,23 @@ class _Called(NamedTuple):
     all: bool
 
 
-def _called(holder: Agent | Endpoint, since: datetime, now: datetime) -> _Called:
+def _count_calls(holder: Agent | Endpoint, since: datetime, now: datetime) -> _CallCounts:
     """If there are more calls than are read, the counted hours say how many there were of each
     tool."""
-    calls = tools_called(holder, since=since, most=MOST_CALLS + 1)
+    calls = list_tools_called(holder, since=since, most=MOST_CALLS + 1)
     if len(calls) > MOST_CALLS:
         whose = "agent" if isinstance(holder, Agent) else "endpoint"
-        counted = calls_by_server_and_tool(since, now=now, **{whose: holder.slug})
+        counted = count_calls_by_server_and_tool(since, now=now, **{whose: holder.slug})
         if counted is not None:
-            return _Called(counted, since, True)
+            return _CallCounts(counted, since, True)
     read = calls[:MOST_CALLS]
     every = len(calls) <= MOST_CALLS
-    return _Called(
+    return _CallCounts(
         Counter((server, tool) for server, tool, _ in read), since if every else read[-1][2], every
     )
 
 
-def _too_new(
+def _make_newness_check(
     holder: Agent | Endpoint, since: datetime, now: datetime
 ) -> Callable[[ToolSpec], bool]:
     """Whether a tool was first seen since then, or nothing that grants it is older."""
@@ -168,15 +173,15 @@ def _too_new(
     return lambda tool: tool.id in young or not (tool.id in tools or tool.server_id in servers)
 
 
-def _lines(
+def _build_lines(
     seen: Catalogue, counts: Counter[tuple[str, str]], new: Callable[[ToolSpec], bool]
-) -> tuple[Line, ...]:
-    return tuple(_line(entry, counts, new) for entry in seen.entries.values())
+) -> tuple[BillLine, ...]:
+    return tuple(_build_line(entry, counts, new) for entry in seen.entries.values())
 
 
-def _own_lines(
+def _build_own_lines(
     agent: Agent, endpoint: Endpoint, counts: Counter[tuple[str, str]]
-) -> tuple[Line, ...]:
+) -> tuple[BillLine, ...]:
     """The expert tools that the agent is shown there. Grants do not hide them: their own lists of
     callers do."""
     shown = (
@@ -185,7 +190,7 @@ def _own_lines(
         if agent.slug in each.agents and endpoint.slug in each.endpoints
     )
     return tuple(
-        Line(
+        BillLine(
             each.name,
             "",
             0,
@@ -199,15 +204,17 @@ def _own_lines(
     )
 
 
-def _line(entry: Entry, counts: Counter[tuple[str, str]], new: Callable[[ToolSpec], bool]) -> Line:
+def _build_line(
+    entry: CatalogueEntry, counts: Counter[tuple[str, str]], new: Callable[[ToolSpec], bool]
+) -> BillLine:
     offer = entry.offer
     server = "" if offer.own else offer.server.slug
-    return Line(
+    return BillLine(
         entry.name,
         server,
         offer.tool.id,
         offer.tool.key,
-        _of_bytes(size(entry.listing)),
+        _estimate_from_bytes(measure_json(entry.listing)),
         counts[server, offer.tool.key],
         offer.own,
         not offer.own and new(offer.tool),

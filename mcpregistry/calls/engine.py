@@ -15,39 +15,38 @@ from typing import Any
 import structlog
 from django.conf import settings
 
-from mcpregistry.calls import more_sources
-from mcpregistry.calls.approvals.running import Approvals
+from mcpregistry.calls import source_registry
+from mcpregistry.calls.approvals.caller_waiting import CallHolder
+from mcpregistry.calls.approvals.held_call_runner import Approvals
 from mcpregistry.calls.approvals.status_tool import ApprovalStatus
-from mcpregistry.calls.approvals.waiting import Waiting
-from mcpregistry.calls.call import CallOutcome, CallRequest, Judged
-from mcpregistry.calls.catalog import Catalogue, Catalogues, DownstreamTools, Source
-from mcpregistry.calls.completion import Completions
+from mcpregistry.calls.call import CallOutcome, CallRequest, JudgedCall
+from mcpregistry.calls.catalog import Catalogue, Catalogues, DownstreamTools, ToolSource
+from mcpregistry.calls.completion import ArgumentCompletions
+from mcpregistry.calls.connection_placement import Placement
 from mcpregistry.calls.dispatch import DownstreamDispatcher
 from mcpregistry.calls.in_flight import DRAIN_SECONDS, InFlight
 from mcpregistry.calls.live_policy import LivePolicy
-from mcpregistry.calls.peer_addresses import peer_marker, peer_place
+from mcpregistry.calls.peer_addresses import choose_peer_address, get_marker_path
 from mcpregistry.calls.pipeline import Dispatcher, Pipeline
-from mcpregistry.calls.placing import Placement
 from mcpregistry.calls.project_status import ProjectStatus
 from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.calls.remote_tasks.adoption import Adoption
 from mcpregistry.calls.resource_watches import ResourceWatches
 from mcpregistry.calls.token_uses import TokenUses
-from mcpregistry.calls.watch.changes import Feed
-from mcpregistry.calls.watch.changes import State as FeedState
+from mcpregistry.calls.watch.changes import Feed, FeedState
 from mcpregistry.calls.watch.configuration import LiveConfiguration
 from mcpregistry.db import db_call
 from mcpregistry.domain import error_texts
-from mcpregistry.domain.calls.ends import LOOK_FIRST
-from mcpregistry.domain.errors import Busy, DownstreamError, NotFound, SlipsnisseError
-from mcpregistry.domain.policy.decision import Policy
+from mcpregistry.domain.calls.outcome_texts import LOOK_FIRST
+from mcpregistry.domain.errors import DownstreamError, NotFound, QueueFullError, SlipsnisseError
+from mcpregistry.domain.policy.decision import CallPolicy
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec
-from mcpregistry.downstream.peers.sockets import Host
+from mcpregistry.domain.snapshot_specs import RUNS, AgentSpec, EndpointSpec
+from mcpregistry.downstream.peers.sockets import PeerAddress
 from mcpregistry.downstream.pool.pool import Pool
-from mcpregistry.services.configuration.snapshot import follow
-from mcpregistry.services.servers.connections import ConnectionLog, process_name
-from mcpregistry.services.servers.targets import target_for
+from mcpregistry.services.configuration.snapshot import set_followed_store
+from mcpregistry.services.servers.connections import ConnectionLog, make_process_name
+from mcpregistry.services.servers.targets import build_target
 from mcpregistry.services.upkeep.process_lease import ProcessLease
 
 log = structlog.get_logger(__name__)
@@ -56,14 +55,14 @@ log = structlog.get_logger(__name__)
 class Engine:
     """``process`` names the kind: web, runmcp or worker."""
 
-    def __init__(self, process: str, *, policy: Policy | None = None) -> None:
+    def __init__(self, process: str, *, policy: CallPolicy | None = None) -> None:
         self.feed = Feed()
         self.live = LiveConfiguration(self.feed)
         self.recorder = Recorder(process)
-        self.process = process_name(process)
+        self.process = make_process_name(process)
         self.connections = ConnectionLog(self.process)
         self.pool = Pool(
-            _target,
+            _load_target,
             self.connections.record,
             most=settings.MAX_CONNECTIONS,
             on_session_over=self._release_session,
@@ -77,18 +76,18 @@ class Engine:
             recorder=self.recorder,
             feed=self.feed,
             live=self.live,
-            catalogue_of=self._catalogue_of_record,
+            catalogue_of=self._get_recorded_catalogue,
             policy=policy,
             sender=lambda: self.pipeline,
         )
         self.adoption = Adoption(self.pool, self.feed)
-        own: tuple[Source, Dispatcher] = (
+        own: tuple[ToolSource, Dispatcher] = (
             DownstreamTools(),
-            DownstreamDispatcher(self.placement, self.adoption, more_sources.sampler_for(self)),
+            DownstreamDispatcher(self.placement, self.adoption, source_registry.make_sampler(self)),
         )
         status = ApprovalStatus(self.approvals)
         projects = ProjectStatus()
-        sources = [own, (status, status), (projects, projects), *more_sources.made_for(self)]
+        sources = [own, (status, status), (projects, projects), *source_registry.make_sources(self)]
         self.catalogues = Catalogues(source for source, _ in sources)
         dispatchers = {source.kind: dispatcher for source, dispatcher in sources}
         self.pipeline = Pipeline(
@@ -96,9 +95,9 @@ class Engine:
             dispatchers=dispatchers,
             policy=policy,
             approvals=self.approvals,
-            waiting=Waiting(self.approvals),
+            waiting=CallHolder(self.approvals),
         )
-        self.completions = Completions(self.pool, self.pipeline.rates, policy)
+        self.completions = ArgumentCompletions(self.pool, self.pipeline.rates, policy)
         self._in_flight = InFlight()
         self._background: set[asyncio.Task[None]] = set()
         self._revisions: dict[int, int] = {}
@@ -118,18 +117,18 @@ class Engine:
         self._lease = await loop.run_in_executor(None, ProcessLease.hold, self.recorder.process)
         self.recorder.start(loop)
 
-        def adopt(snapshot: Snapshot) -> None:
-            loop.call_soon_threadsafe(self._adopt, snapshot)
+        def schedule_snapshot(snapshot: Snapshot) -> None:
+            loop.call_soon_threadsafe(self._apply_snapshot, snapshot)
 
-        self.live.listeners.append(adopt)
+        self.live.listeners.append(schedule_snapshot)
         self.adoption.start()
         self.token_uses.start()
         if self._is_shared:
-            place = peer_place()
+            place = choose_peer_address()
             await self.placement.start(place)
-            if isinstance(place, Host):
+            if isinstance(place, PeerAddress):
                 await db_call(ProcessLease.announce, self._lease, self.placement.address)
-            await self.watches.start(peer_marker())
+            await self.watches.start(get_marker_path())
         self._revisions = {
             server.id: server.revision for server in self.live.current.servers.values()
         }
@@ -179,31 +178,31 @@ class Engine:
         """Let calls in flight end; after a while, end them."""
         await self._in_flight.end_within(grace)
         self.pipeline.process_stops = True
-        await self._in_flight.cut()
+        await self._in_flight.cancel_all()
 
-    def agent_of(self, token_hash: str) -> AgentSpec | None:
+    def find_agent(self, token_hash: str) -> AgentSpec | None:
         """The agent that a live token (its hash) belongs to, from the snapshot."""
-        return self.live.current.agent_of(token_hash, time.time())
+        return self.live.current.find_agent_by_token(token_hash, time.time())
 
-    def catalogue(self, endpoint_slug: str, agent_slug: str) -> Catalogue:
+    def get_catalogue(self, endpoint_slug: str, agent_slug: str) -> Catalogue:
         """What the agent sees there. Raises NotFound when either does not exist or is switched
         off."""
-        return self._catalogue(
+        return self._get_catalogue(
             self.live.current.endpoints.get(endpoint_slug), endpoint_slug, agent_slug
         )
 
-    def run_catalogue(self, agent_slug: str) -> Catalogue:
+    def get_run_catalogue(self, agent_slug: str) -> Catalogue:
         """What the runs of an expert tool may use: all that its agent is granted. Raises
         NotFound."""
-        return self._catalogue(RUNS, RUNS.slug, agent_slug)
+        return self._get_catalogue(RUNS, RUNS.slug, agent_slug)
 
-    def _catalogue_of_record(self, endpoint_slug: str, agent_slug: str) -> Catalogue:
+    def _get_recorded_catalogue(self, endpoint_slug: str, agent_slug: str) -> Catalogue:
         """For calls on record, whose endpoint nobody outside has named."""
-        return self._catalogue(
-            self.live.current.endpoint_of_record(endpoint_slug), endpoint_slug, agent_slug
+        return self._get_catalogue(
+            self.live.current.find_recorded_endpoint(endpoint_slug), endpoint_slug, agent_slug
         )
 
-    def _catalogue(
+    def _get_catalogue(
         self, endpoint: EndpointSpec | None, endpoint_slug: str, agent_slug: str
     ) -> Catalogue:
         snapshot = self.live.current
@@ -211,7 +210,7 @@ class Engine:
         if endpoint is None or agent is None:
             thing, slug = ("endpoint", endpoint_slug) if endpoint is None else ("agent", agent_slug)
             raise NotFound(
-                error_texts.not_found(f"enabled {thing}", slug),
+                error_texts.say_not_found(f"enabled {thing}", slug),
                 remedy=f"Check the name, or enable the {thing}.",
             )
         return self.catalogues.get(snapshot, endpoint, agent, time.time())
@@ -223,7 +222,7 @@ class Engine:
         end.
         """
         task = asyncio.ensure_future(self.proceed(self.judge(request)))
-        self._in_flight.follow(task)
+        self._in_flight.track_task(task)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -233,13 +232,13 @@ class Engine:
                 asyncio.get_running_loop().call_soon(task.cancel)
             raise
 
-    def judge(self, request: CallRequest) -> Judged:
+    def judge(self, request: CallRequest) -> JudgedCall:
         """What would become of the call; nothing is recorded. Raises Busy when stopping, or blind
         to changes."""
         self.check_open()
         return self.pipeline.judge(request)
 
-    def may_be_asked(self, judged: Judged) -> bool:
+    def can_server_ask(self, judged: JudgedCall) -> bool:
         """Whether the call's server may have a question while the call waits. Where it is known to
         have none, the call needs no task of its own. A server that changes its era at this very
         moment has its question declined."""
@@ -247,7 +246,7 @@ class Engine:
             return False  # it is not sent at all, and perhaps nobody knows its server
         offer = judged.call.entry.offer
         key = (offer.by.kind, offer.by.name) if offer.by else (offer.tool.kind, offer.tool.name)
-        return offer.server.shared_by != "everybody" or not self.pool.asks_in_answers(
+        return offer.server.shared_by != "everybody" or not self.pool.is_asking_in_answers(
             offer.server.id, key
         )
 
@@ -255,19 +254,19 @@ class Engine:
         """Raises Busy when no calls are made: the process stops, or is blind to changes of its
         configuration."""
         if self._stopping:
-            raise Busy("The site is shutting down.", remedy=error_texts.TRY_AGAIN_SOON)
+            raise QueueFullError("The site is shutting down.", remedy=error_texts.TRY_AGAIN_SOON)
         if self.feed.state is FeedState.BLIND:
-            raise Busy(
+            raise QueueFullError(
                 "No calls are made now: the database is unavailable, so the configuration may be out of date.",
                 remedy=error_texts.TRY_AGAIN,
             )
 
-    async def proceed(self, judged: Judged) -> CallOutcome:
+    async def proceed(self, judged: JudgedCall) -> CallOutcome:
         """Go on with a judged call, in the caller's own task. Cancelling that cancels the call
         downstream."""
         task = asyncio.current_task()
         assert task is not None
-        with self._in_flight.following(task):
+        with self._in_flight.track_block(task):
             try:
                 return await self.pipeline.proceed(judged)
             except asyncio.CancelledError:
@@ -289,16 +288,16 @@ class Engine:
     ) -> CallOutcome:
         """A call by names, for REST. Raises NotFound for the endpoint or agent, Busy when
         stopping."""
-        catalogue = self.catalogue(endpoint_slug, agent_slug)
+        catalogue = self.get_catalogue(endpoint_slug, agent_slug)
         return await self.call(
             CallRequest(catalogue, name, arguments, origin, request_id=request_id)
         )
 
-    def _adopt(self, snapshot: Snapshot) -> None:
+    def _apply_snapshot(self, snapshot: Snapshot) -> None:
         before = self._revisions
         self._revisions = {s.id: s.revision for s in snapshot.servers.values()}
         self.pool.reconfigure(self._revisions)
-        known = self.pool.states()
+        known = self.pool.list_states()
         for server in snapshot.servers.values():
             # Pressing Reconnect raises the revision: that is how a person tells a manual server to
             # connect.
@@ -338,17 +337,17 @@ class Engine:
             log.info("server.not_connected", server=server_id, code=error.code)
 
 
-async def _target(server_id: int) -> Any:
-    return await db_call(target_for, server_id)
+async def _load_target(server_id: int) -> Any:
+    return await db_call(build_target, server_id)
 
 
 _current: Engine | None = None
 
 
-def current_engine() -> Engine:
+def get_current_engine() -> Engine:
     """The engine of this process. Raises Busy until it has started."""
     if _current is None:
-        raise Busy("This process is still starting.", remedy=error_texts.TRY_AGAIN_SOON)
+        raise QueueFullError("This process is still starting.", remedy=error_texts.TRY_AGAIN_SOON)
     return _current
 
 
@@ -356,4 +355,4 @@ def set_current_engine(engine: Engine | None) -> None:
     """Make this the engine of the process, or none; for the doors, when they start and stop."""
     global _current  # noqa: PLW0603 - one engine per process is the point
     _current = engine
-    follow(None if engine is None else lambda: engine.live.current)
+    set_followed_store(None if engine is None else lambda: engine.live.current)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mcpregistry.collector import Idle
+from mcpregistry.garbage_collection import Idle
 
 DRAIN_SECONDS = 10.0  # for calls to end, and again for those that were cut to write down their end
 
@@ -20,13 +20,13 @@ class InFlight:
         self._cut: set[asyncio.Task[Any]] = set()
         self._idle = Idle()
 
-    def follow(self, task: asyncio.Task[Any]) -> None:
+    def track_task(self, task: asyncio.Task[Any]) -> None:
         """Count the task until it has ended."""
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
     @contextmanager
-    def following(self, task: asyncio.Task[Any]) -> Iterator[None]:
+    def track_block(self, task: asyncio.Task[Any]) -> Iterator[None]:
         """Count the task until the block ends."""
         self._running.add(task)
         try:
@@ -40,7 +40,7 @@ class InFlight:
         if self._running:
             await asyncio.wait(self._running, timeout=grace)
 
-    async def cut(self) -> None:
+    async def cancel_all(self) -> None:
         """Cancel what still runs, and wait for it to write down its end."""
         self._cut = set(self._running)
         for task in self._cut:

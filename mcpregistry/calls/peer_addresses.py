@@ -16,13 +16,13 @@ from pathlib import Path
 from django.conf import settings
 
 from mcpregistry.downstream.peers.neighbours import is_alive
-from mcpregistry.downstream.peers.sockets import Host
+from mcpregistry.downstream.peers.sockets import PeerAddress
 
 _LONGEST_SOCKET = 100  # bytes; unix(7) allows 107
 
 
 @cache
-def machine_name() -> str:
+def get_machine_name() -> str:
     """Name what the processes share that can reach each other: on Linux a machine, or a container
     of it."""
     try:
@@ -33,25 +33,25 @@ def machine_name() -> str:
     return f"{name[:60]} {hashlib.sha256(f'{name} {here}'.encode()).hexdigest()[:16]}"
 
 
-def peer_place() -> Path | Host:
+def choose_peer_address() -> Path | PeerAddress:
     """Where this process takes calls of the others: at the machine's address, or else at a socket.
 
     The socket lies in the site's folder, or elsewhere if the path would be too long.
     """
     if settings.PEER_ADDRESS:
-        return Host(*settings.PEER_ADDRESS)
-    path = Path(settings.VAR_DIR, "run", f"{machine_name()[-16:]}-{os.getpid()}.sock")
+        return PeerAddress(*settings.PEER_ADDRESS)
+    path = Path(settings.VAR_DIR, "run", f"{get_machine_name()[-16:]}-{os.getpid()}.sock")
     if len(os.fsencode(path)) < _LONGEST_SOCKET:
         return path
     return Path(tempfile.mkdtemp(prefix="slipsnisse-"), "peer.sock")
 
 
-def peer_marker() -> Path:
+def get_marker_path() -> Path:
     """The file by which other processes of this machine find this one."""
-    return Path(settings.VAR_DIR, "run", f"{machine_name()[-16:]}-{os.getpid()}.peer")
+    return Path(settings.VAR_DIR, "run", f"{get_machine_name()[-16:]}-{os.getpid()}.peer")
 
 
-def runs_here(process: str) -> bool:
+def is_running_here(process: str) -> bool:
     """Whether the process with this name, of this machine, is alive."""
     pid = process.rpartition(":")[2]
     return pid.isdecimal() and is_alive(int(pid))

@@ -19,16 +19,16 @@ from typing import Any, Protocol, TypeVar
 import structlog
 from django.db import Error
 
-from mcpregistry.calls import budgets, rows, stages
-from mcpregistry.calls.call import Call, CallOutcome, CallRequest, Judged
-from mcpregistry.calls.catalog import Entry
+from mcpregistry.calls import budgets, record_rows, stages
+from mcpregistry.calls.call import Call, CallOutcome, CallRequest, JudgedCall
+from mcpregistry.calls.catalog import CatalogueEntry
 from mcpregistry.calls.energy import Energy
-from mcpregistry.calls.floods import Floods
-from mcpregistry.calls.rates import RateLimited, Rates
-from mcpregistry.calls.recorded import outcome_by_id
-from mcpregistry.calls.recording.errors import EndedOtherwise, not_recorded
+from mcpregistry.calls.rates import CallRates, RateLimitedError
+from mcpregistry.calls.record_rows import make_outcome
+from mcpregistry.calls.recorded_outcomes import load_outcome
+from mcpregistry.calls.recording.errors import EndedOtherwiseError, make_not_recorded_error
 from mcpregistry.calls.recording.recorder import Recorder
-from mcpregistry.calls.rows import outcome_of
+from mcpregistry.calls.refusal_floods import RefusalFloods
 from mcpregistry.database_errors import is_passing
 from mcpregistry.db import db_call
 from mcpregistry.domain import error_texts
@@ -39,13 +39,13 @@ from mcpregistry.domain.errors import (
     ToolRefused,
     Unavailable,
 )
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.policy.decision import Decision, Outcome, Policy
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.policy.decision import CallPolicy, Decision, RuleOutcome
 from mcpregistry.failpoints import failpoint
-from mcpregistry.ids import ordered_id
+from mcpregistry.ids import make_ordered_id
 from mcpregistry.services.approvals.refusals import RefusedBefore
 from mcpregistry.services.policy.permits import Used
-from mcpregistry.services.records.audit import Fact
+from mcpregistry.services.records.audit import AuditFact
 
 log = structlog.get_logger(__name__)
 
@@ -67,7 +67,7 @@ class Dispatcher(Protocol):
         """Send the call; see the class."""
 
 
-class Waiting(Protocol):
+class HoldStage(Protocol):
     """Asks people and waits. Returns how the call ended, or that it is pending still."""
 
     async def __call__(self, call: Call) -> CallOutcome:
@@ -77,7 +77,7 @@ class Waiting(Protocol):
 class Permits(Protocol):
     """What is needed of approvals before anybody is asked."""
 
-    async def permitted(self, call: Call) -> Used | None:
+    async def use_permit(self, call: Call) -> Used | None:
         """The permit by which the call may run without asking, one use of it taken; None when there
         is none."""
         ...
@@ -99,19 +99,19 @@ class Pipeline:
         *,
         recorder: Recorder,
         dispatchers: Mapping[str, Dispatcher],
-        policy: Policy,
+        policy: CallPolicy,
         approvals: Permits,
-        waiting: Waiting,
+        waiting: HoldStage,
     ) -> None:
         self.recorder = recorder
         self.dispatchers = dispatchers
         self.policy = policy
         self.approvals = approvals
         self.waiting = waiting
-        self.rates = Rates()
+        self.rates = CallRates()
         self.energy = Energy()
-        self.floods = Floods(self._flooded)
-        self.repeats = Floods(self._repeated)  # of calls that people have refused
+        self.floods = RefusalFloods(self._record_flood)
+        self.repeats = RefusalFloods(self._record_repeats)  # of calls that people have refused
         # calls that are cancelled now are cut by us, not by their callers
         self.process_stops = False
 
@@ -119,13 +119,13 @@ class Pipeline:
         """Make the call. Never raises for anything that happened to the call; see CallOutcome."""
         return await self.proceed(self.judge(request))
 
-    def judge(self, request: CallRequest) -> Judged:
+    def judge(self, request: CallRequest) -> JudgedCall:
         """Resolve to decide. Records nothing and uses nothing up, so it may be done without going
         on."""
-        call_id = request.call_id or ordered_id()
+        call_id = request.call_id or make_ordered_id()
         received_at = datetime.now(UTC)
         started = time.monotonic()
-        entry: Entry = stages.NO_ENTRY
+        entry: CatalogueEntry = stages.NO_ENTRY
         arguments_json = ""
         binding = ""
         decision = stages.UNDECIDED
@@ -134,7 +134,7 @@ class Pipeline:
             entry = stages.resolve(request)
             stages.authorise(request, entry)
             arguments_json = stages.validate(request, entry)
-            decision = stages.decided(request, entry, self.policy)
+            decision = stages.decide_call(request, entry, self.policy)
             binding = stages.bind(request, entry, arguments_json, decision)
             stages.refuse_denied(decision)
         except SlipsnisseError as error:
@@ -146,149 +146,162 @@ class Pipeline:
         call = Call(
             call_id, request, entry, arguments_json, binding, decision, received_at, started
         )
-        return Judged(call, refusal)
+        return JudgedCall(call, refusal)
 
-    async def proceed(self, judged: Judged) -> CallOutcome:
+    async def proceed(self, judged: JudgedCall) -> CallOutcome:
         """Go on with a judged call: record its refusal, hold it, or send it. Never raises, like
         ``run``."""
-        return await self.energy.told(judged.call, await self._ended(judged))
+        return await self.energy.add_cost(judged.call, await self._check_and_run(judged))
 
-    async def _ended(self, judged: Judged) -> CallOutcome:
+    async def _check_and_run(self, judged: JudgedCall) -> CallOutcome:
         call = judged.call
         refusal = judged.refusal
         try:
             # of what is refused as well: each is a durable row
             await self.rates.take(call.request.catalogue.agent)
             afforded = await budgets.reserve(call) if refusal is None else call
-        except RateLimited as limited:
-            return await self._limited(call, limited)
+        except RateLimitedError as limited:
+            return await self._refuse_beyond_rate(call, limited)
         except SlipsnisseError as error:
-            return await self._refused(call, refusal or error)
+            return await self._refuse_call(call, refusal or error)
         except asyncio.CancelledError:
-            self._left_early(call)
+            self._record_early_departure(call)
             raise
         if refusal is not None:
-            return await self._refused(call, refusal)
-        return await self._afforded(afforded)
+            return await self._refuse_call(call, refusal)
+        return await self._run_and_settle(afforded)
 
-    async def _afforded(self, call: Call) -> CallOutcome:
-        held = call.decision.outcome is Outcome.ASK
-        outcome = await (self._held(call) if held else self._claimed(call))
+    async def _run_and_settle(self, call: Call) -> CallOutcome:
+        held = call.decision.outcome is RuleOutcome.ASK
+        outcome = await (self._hold_call(call) if held else self._record_and_execute(call))
         await budgets.settle(call, outcome)
         return outcome
 
-    async def _limited(self, call: Call, limited: SlipsnisseError) -> CallOutcome:
+    async def _refuse_beyond_rate(self, call: Call, limited: SlipsnisseError) -> CallOutcome:
         """Refused beyond the rate. A run finds each of its calls again by its id, so those are
         recorded one by one."""
-        return await self._counted(
-            self.floods, call.request.catalogue.agent.slug, call, limited, State.DENIED
+        return await self._refuse_or_count(
+            self.floods, call.request.catalogue.agent.slug, call, limited, InvocationState.DENIED
         )
 
-    async def _refused_again(self, call: Call, refusal: RefusedBefore) -> CallOutcome:
+    async def _refuse_repeat(self, call: Call, refusal: RefusedBefore) -> CallOutcome:
         """People have refused this very call. Who keeps asking is answered more and more slowly."""
-        outcome = await self._counted(
-            self.repeats, refusal.request_id, call, refusal, State.REJECTED
+        outcome = await self._refuse_or_count(
+            self.repeats, refusal.request_id, call, refusal, InvocationState.REJECTED
         )
-        await asyncio.sleep(pause_after(self.repeats.counted(refusal.request_id)))
+        await asyncio.sleep(compute_repeat_pause(self.repeats.get_repeat_count(refusal.request_id)))
         return outcome
 
-    async def _counted(
-        self, floods: Floods, key: str, call: Call, refusal: SlipsnisseError, state: State
+    async def _refuse_or_count(
+        self,
+        floods: RefusalFloods,
+        key: str,
+        call: Call,
+        refusal: SlipsnisseError,
+        state: InvocationState,
     ) -> CallOutcome:
-        first = floods.like(call, key) if call.request.origin != "run" else None
+        first = floods.count_repeat(call, key) if call.request.origin != "run" else None
         if first is None:
-            return await self._refused(call, refusal, state)
-        return replace(outcome_of(call, state, error=refusal), invocation_id=first)
+            return await self._refuse_call(call, refusal, state)
+        return replace(make_outcome(call, state, error=refusal), invocation_id=first)
 
-    def _flooded(self, call: Call, more: int, first: str) -> None:
+    def _record_flood(self, call: Call, more: int, first: str) -> None:
         said = (
             f"The agent exceeded its rate limit: {more} more calls were denied within a minute after the call {first}. "
             "This record is for the last of them."
         )
-        row = rows.refused(call, outcome_of(call, State.DENIED, error=RateLimited(said)))
-        self._soon(self.recorder.begin_soon, row, rows.ended_fact(call, row))
+        row = record_rows.build_refused_row(
+            call, make_outcome(call, InvocationState.DENIED, error=RateLimitedError(said))
+        )
+        self._record_soon(self.recorder.begin_soon, row, record_rows.make_ended_fact(call, row))
 
-    def _repeated(self, call: Call, more: int, first: str) -> None:
+    def _record_repeats(self, call: Call, more: int, first: str) -> None:
         said = (
             f"An approver had rejected this call: {more} more identical calls were rejected within a minute after the "
             f"call {first}. This record is for the last of them."
         )
-        row = rows.refused(call, outcome_of(call, State.REJECTED, error=RefusedBefore(said)))
-        self._soon(self.recorder.begin_soon, row, rows.ended_fact(call, row))
+        row = record_rows.build_refused_row(
+            call, make_outcome(call, InvocationState.REJECTED, error=RefusedBefore(said))
+        )
+        self._record_soon(self.recorder.begin_soon, row, record_rows.make_ended_fact(call, row))
 
     def close(self) -> None:
         """Record what was only counted so far; before the recorder is closed."""
         self.floods.close()
         self.repeats.close()
 
-    async def _refused(
-        self, call: Call, refusal: SlipsnisseError, state: State = State.DENIED
+    async def _refuse_call(
+        self, call: Call, refusal: SlipsnisseError, state: InvocationState = InvocationState.DENIED
     ) -> CallOutcome:
-        outcome = outcome_of(call, state, error=refusal)
+        outcome = make_outcome(call, state, error=refusal)
         try:
-            row = rows.refused(call, outcome)
-            await self.recorder.begin(row, rows.ended_fact(call, row))
+            row = record_rows.build_refused_row(call, outcome)
+            await self.recorder.begin(row, record_rows.make_ended_fact(call, row))
         except SlipsnisseError as error:
             return replace(
                 outcome, error_code=error.code, message=error.message, remedy=error.remedy
             )
         return outcome
 
-    async def _held(self, call: Call) -> CallOutcome:
+    async def _hold_call(self, call: Call) -> CallOutcome:
         """People are asked, unless one of them has permitted such calls; the rest is in
         ``calls.approvals``."""
         try:
-            permit = await self._permitted(call)
+            permit = await self._use_permit(call)
             if permit is None:
                 return await self.waiting(call)
         except RefusedBefore as again:
-            return await self._refused_again(call, again)
+            return await self._refuse_repeat(call, again)
         except SlipsnisseError as refusal:
-            return await self._refused(call, refusal)
+            return await self._refuse_call(call, refusal)
         except Error:
             log.exception("call.not_held", call=call.id)
             # it cannot be looked up: should it be there all the same, nobody waits for it
             self.approvals.drop(call)
-            return outcome_of(call, State.NOT_SENT, error=not_recorded())
+            return make_outcome(call, InvocationState.NOT_SENT, error=make_not_recorded_error())
         except Exception:
             # only while asking: what fails later is told by the record
-            # (``calls/approvals/waiting.py``)
+            # (``calls/approvals/caller_waiting.py``)
             log.exception("call.crashed", call=call.id)
             self.approvals.drop(call)
             crash = Denied(_CRASHED, remedy=f"The call was not made. {_ASK}")
-            return await self._refused(call, crash, State.CANCELLED)
-        return await self._claimed(
-            replace(call, decision=Decision(Outcome.ALLOW, permit.why), permit=permit.id)
+            return await self._refuse_call(call, crash, InvocationState.CANCELLED)
+        return await self._record_and_execute(
+            replace(call, decision=Decision(RuleOutcome.ALLOW, permit.why), permit=permit.id)
         )
 
-    async def _permitted(self, call: Call) -> Used | None:
+    async def _use_permit(self, call: Call) -> Used | None:
         try:
-            return await self.approvals.permitted(call)
+            return await self.approvals.use_permit(call)
         except asyncio.CancelledError:
-            self._left_early(call)
+            self._record_early_departure(call)
             raise
 
-    def _left_early(self, call: Call) -> None:
+    def _record_early_departure(self, call: Call) -> None:
         reason = (
             _STOPPED
             if self.process_stops
             else "the caller disconnected before an approval was requested"
         )
-        row = rows.refused(call, _left(call, State.CANCELLED, reason))
-        self._soon(self.recorder.begin_soon, row, rows.ended_fact(call, row))
+        row = record_rows.build_refused_row(
+            call, _make_cancelled_outcome(call, InvocationState.CANCELLED, reason)
+        )
+        self._record_soon(self.recorder.begin_soon, row, record_rows.make_ended_fact(call, row))
 
-    async def _claimed(self, call: Call) -> CallOutcome:
+    async def _record_and_execute(self, call: Call) -> CallOutcome:
         """The intent goes to disk, then the call goes out, then its end goes to disk."""
         try:
             # Durable before the first byte goes out: after a crash the record says that the call
             # may have been made.
-            await self.recorder.begin(rows.intent(call), rows.dispatched_fact(call))
+            await self.recorder.begin(
+                record_rows.build_intent(call), record_rows.make_dispatched_fact(call)
+            )
         except asyncio.CancelledError:
             self.abandon(call)
             raise
         except SlipsnisseError as error:
-            self._spare(call, State.NOT_SENT)
-            return outcome_of(call, State.NOT_SENT, error=error)
+            self._return_unused_permit(call, InvocationState.NOT_SENT)
+            return make_outcome(call, InvocationState.NOT_SENT, error=error)
         return await self.execute(call)
 
     async def execute(self, call: Call) -> CallOutcome:
@@ -299,19 +312,19 @@ class Pipeline:
         (``calls/remote_tasks/adoption.py``).
         """
         try:
-            call = await budgets.remarked(call)
+            call = await budgets.add_remarks(call)
         except asyncio.CancelledError:
             self.abandon(call)
             raise
-        outcome = await self._energised(call) or await self._dispatched(call)
-        if outcome.state is State.DISPATCHED:
-            await budgets.unsaid(call)
+        outcome = await self._reserve_energy(call) or await self._dispatch_call(call)
+        if outcome.state is InvocationState.DISPATCHED:
+            await budgets.restore_call_remarks(call)
             return outcome
-        outcome = await self._finished(call, budgets.told(call, outcome))
+        outcome = await self._record_end(call, budgets.add_remarks_to_outcome(call, outcome))
         await self.energy.settle(call)
         return outcome
 
-    async def _energised(self, call: Call) -> CallOutcome | None:
+    async def _reserve_energy(self, call: Call) -> CallOutcome | None:
         """How the call ends for which there is no energy; None: it may go out. Here, for here pass
         approved calls too."""
         try:
@@ -320,7 +333,7 @@ class Pipeline:
             self.abandon(call)
             raise
         except SlipsnisseError as error:
-            return outcome_of(call, State.NOT_SENT, error=error)
+            return make_outcome(call, InvocationState.NOT_SENT, error=error)
         return None
 
     def abandon(self, call: Call) -> None:
@@ -328,9 +341,9 @@ class Pipeline:
         reason = (
             _STOPPED if self.process_stops else "the caller disconnected before the call was sent"
         )
-        self._ends(call, State.NOT_SENT, reason)
+        self._end_soon(call, InvocationState.NOT_SENT, reason)
 
-    async def _dispatched(self, call: Call) -> CallOutcome:
+    async def _dispatch_call(self, call: Call) -> CallOutcome:
         # Whether a byte may have left decides between "not sent" and "unknown". The transport says
         # it; nobody guesses.
         sent = False
@@ -343,18 +356,24 @@ class Pipeline:
         try:
             result = await self.dispatchers[call.entry.offer.kind](call, on_sent=on_sent)
         except asyncio.CancelledError:
-            state = State.UNKNOWN if sent else State.NOT_SENT
-            self._ends(
+            state = InvocationState.UNKNOWN if sent else InvocationState.NOT_SENT
+            self._end_soon(
                 call, state, _STOPPED if self.process_stops else "the caller cancelled the call"
             )
             raise
         except ToolRefused as error:
-            refused = outcome_of(call, State.TOOL_ERROR, error=error)
+            refused = make_outcome(call, InvocationState.TOOL_ERROR, error=error)
             return replace(refused, rpc_code=error.rpc_code, rpc_data=error.data)
         except DownstreamError as error:
-            return outcome_of(call, State.UNKNOWN if error.sent else State.NOT_SENT, error=error)
+            return make_outcome(
+                call,
+                InvocationState.UNKNOWN if error.sent else InvocationState.NOT_SENT,
+                error=error,
+            )
         except SlipsnisseError as error:
-            return outcome_of(call, State.UNKNOWN if sent else State.NOT_SENT, error=error)
+            return make_outcome(
+                call, InvocationState.UNKNOWN if sent else InvocationState.NOT_SENT, error=error
+            )
         except Exception as error:  # its text may hold a secret: it goes to the log only
             log.exception("call.crashed", call=call.id)
             crash: SlipsnisseError = DownstreamError(_CRASHED, remedy=_ASK, sent=sent)
@@ -363,21 +382,25 @@ class Pipeline:
                     error_texts.DATABASE_UNAVAILABLE,
                     remedy="" if sent else error_texts.TRY_AGAIN_SOON,
                 )
-            return outcome_of(call, State.UNKNOWN if sent else State.NOT_SENT, error=crash)
+            return make_outcome(
+                call, InvocationState.UNKNOWN if sent else InvocationState.NOT_SENT, error=crash
+            )
         if result.get("resultType") == "task":
-            return replace(outcome_of(call, State.DISPATCHED), task_id=result["taskId"])
-        return outcome_of(
-            call, State.TOOL_ERROR if result.get("isError") else State.SUCCEEDED, result=result
+            return replace(make_outcome(call, InvocationState.DISPATCHED), task_id=result["taskId"])
+        return make_outcome(
+            call,
+            InvocationState.TOOL_ERROR if result.get("isError") else InvocationState.SUCCEEDED,
+            result=result,
         )
 
-    async def _finished(self, call: Call, outcome: CallOutcome) -> CallOutcome:
+    async def _record_end(self, call: Call, outcome: CallOutcome) -> CallOutcome:
         failpoint("before_end")
-        self._spare(call, outcome.state)
+        self._return_unused_permit(call, outcome.state)
         try:
-            row = rows.end(call, outcome)
-            await self.recorder.end(row, rows.ended_fact(call, row))
-        except EndedOtherwise:
-            return await self._as_recorded(call, outcome)
+            row = record_rows.build_end(call, outcome)
+            await self.recorder.end(row, record_rows.make_ended_fact(call, row))
+        except EndedOtherwiseError:
+            return await self._read_recorded_outcome(call, outcome)
         except SlipsnisseError:
             # It did happen, and saying otherwise would be a lie. The recorder keeps the end until
             # it is written.
@@ -386,39 +409,39 @@ class Pipeline:
         return outcome
 
     @staticmethod
-    async def _as_recorded(call: Call, outcome: CallOutcome) -> CallOutcome:
+    async def _read_recorded_outcome(call: Call, outcome: CallOutcome) -> CallOutcome:
         """Somebody else has ended the call for good, so that is what everybody is told."""
         log.error("call.ended_otherwise", call=call.id, state=outcome.state.value)
         try:
-            return await db_call(outcome_by_id, call.id) or replace(outcome, late=True)
+            return await db_call(load_outcome, call.id) or replace(outcome, late=True)
         except Error:
             log.exception("call.not_looked_up", call=call.id)
             return replace(outcome, late=True)
 
-    def _ends(self, call: Call, state: State, reason: str) -> None:
+    def _end_soon(self, call: Call, state: InvocationState, reason: str) -> None:
         """A call that is out ends while its caller is being cancelled: nothing is waited for."""
-        self._spare(call, state)
-        row = rows.end(call, _left(call, state, reason))
-        self._soon(self.recorder.end_soon, row, rows.ended_fact(call, row))
+        self._return_unused_permit(call, state)
+        row = record_rows.build_end(call, _make_cancelled_outcome(call, state, reason))
+        self._record_soon(self.recorder.end_soon, row, record_rows.make_ended_fact(call, row))
 
-    def _spare(self, call: Call, state: State) -> None:
+    def _return_unused_permit(self, call: Call, state: InvocationState) -> None:
         """A use of a permit is for a call that runs."""
-        if call.permit and state is State.NOT_SENT:
+        if call.permit and state is InvocationState.NOT_SENT:
             self.approvals.give_back(call)
 
     @staticmethod
-    def _soon(record: Callable[[R, Fact], None], row: R, fact: Fact) -> None:
+    def _record_soon(record: Callable[[R, AuditFact], None], row: R, fact: AuditFact) -> None:
         try:
             record(row, fact)
         except SlipsnisseError:
             log.error("call.end_not_recorded", about=fact.subject)
 
 
-def pause_after(repeats: int) -> float:
+def compute_repeat_pause(repeats: int) -> float:
     """Seconds that the next who repeats a refused call waits for its answer: less than any known
     host bears."""
     return min(2.0, 0.125 * 2 ** min(repeats, 10)) if repeats else 0.0
 
 
-def _left(call: Call, state: State, reason: str) -> CallOutcome:
-    return replace(outcome_of(call, state), error_code="CANCELLED", message=reason)
+def _make_cancelled_outcome(call: Call, state: InvocationState, reason: str) -> CallOutcome:
+    return replace(make_outcome(call, state), error_code="CANCELLED", message=reason)

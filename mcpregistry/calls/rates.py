@@ -17,38 +17,38 @@ import structlog
 from mcpregistry.db import db_call
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.rates import Purse, allotment
-from mcpregistry.domain.specs import AgentSpec
+from mcpregistry.domain.rates import Purse, compute_allotment
+from mcpregistry.domain.snapshot_specs import AgentSpec
 from mcpregistry.services.budgets import rates
 
 log = structlog.get_logger(__name__)
 
 
-class RateLimited(SlipsnisseError):
+class RateLimitedError(SlipsnisseError):
     """The agent has made too many calls; nothing was sent."""
 
     code = "RATE_LIMITED"
 
 
-class NotCounted(SlipsnisseError):
+class NotCountedError(SlipsnisseError):
     """The database did not take it, so the call was not sent."""
 
     code = "NOT_RECORDED"
 
 
 @dataclass(slots=True)
-class _Held:
+class _RateLease:
     purse: Purse = field(default_factory=Purse)
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     ahead: asyncio.Task[None] | None = None
     limit: int = 0
 
 
-class Rates:
+class CallRates:
     """What this process holds of each agent's calls per minute; for one event loop."""
 
     def __init__(self) -> None:
-        self._held: dict[int, _Held] = defaultdict(_Held)
+        self._held: dict[int, _RateLease] = defaultdict(_RateLease)
 
     async def take(self, agent: AgentSpec) -> None:
         """Count one call. Raises RateLimited with the seconds to wait, and NotCounted."""
@@ -56,18 +56,18 @@ class Rates:
         if limit is None:
             return
         if limit == 0:
-            raise RateLimited(
+            raise RateLimitedError(
                 f"The agent '{agent.slug}' cannot make calls: its rate limit is 0.",
                 remedy="Ask the operator for a higher rate limit.",
             )
         held = self._held[agent.id]
         held.limit = limit
         if not held.purse.spend(time.monotonic(), limit):
-            await self._asked(agent, held, limit)
+            await self._fetch_and_spend(agent, held, limit)
         if held.purse.left == 0 and limit > 1 and held.ahead is None:
-            held.ahead = asyncio.ensure_future(self._ahead(agent, held, limit))
+            held.ahead = asyncio.ensure_future(self._fetch_ahead(agent, held, limit))
 
-    async def _asked(self, agent: AgentSpec, held: _Held, limit: int) -> None:
+    async def _fetch_and_spend(self, agent: AgentSpec, held: _RateLease, limit: int) -> None:
         """Nothing is held: what there is is fetched, once for all that wait here."""
         while not held.purse.spend(time.monotonic(), limit):
             async with held.asking:
@@ -78,23 +78,23 @@ class Rates:
                     await self._fetch(agent, held, limit)
                 except Exception as error:  # whatever it was, the call shall end with a record
                     log.exception("rates.not_counted", agent=agent.slug)
-                    raise NotCounted(
+                    raise NotCountedError(
                         "The call was not made: it could not be counted against the rate limit.",
                         remedy=error_texts.ASK_OPERATOR,
                     ) from error
                 self._refuse_while_empty(agent, held, limit)
 
     @staticmethod
-    def _refuse_while_empty(agent: AgentSpec, held: _Held, limit: int) -> None:
+    def _refuse_while_empty(agent: AgentSpec, held: _RateLease, limit: int) -> None:
         left = held.purse.empty_until - time.monotonic()
         if left > 0:
             said = (
                 f"The agent '{agent.slug}' has reached its limit of {limit} calls per minute, "
                 "counted over all endpoints and processes."
             )
-            raise RateLimited(said, remedy=f"Try again in {max(1.0, left):.0f} seconds.")
+            raise RateLimitedError(said, remedy=f"Try again in {max(1.0, left):.0f} seconds.")
 
-    async def _ahead(self, agent: AgentSpec, held: _Held, limit: int) -> None:
+    async def _fetch_ahead(self, agent: AgentSpec, held: _RateLease, limit: int) -> None:
         """So that the next call finds something; what goes wrong meets that one."""
         try:
             async with held.asking:
@@ -106,11 +106,11 @@ class Rates:
             held.ahead = None
 
     @staticmethod
-    async def _fetch(agent: AgentSpec, held: _Held, limit: int) -> None:
+    async def _fetch(agent: AgentSpec, held: _RateLease, limit: int) -> None:
         calls, wait = await db_call(
-            rates.lease, agent_id=agent.id, limit=limit, wanted=allotment(limit)
+            rates.lease_calls, agent_id=agent.id, limit=limit, wanted=compute_allotment(limit)
         )
-        held.purse.filled(calls, time.monotonic(), wait)
+        held.purse.record_lease(calls, time.monotonic(), wait)
 
     async def close(self) -> None:
         """Give back what was not used. What the database does not take now, it has again within a

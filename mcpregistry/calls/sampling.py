@@ -1,8 +1,8 @@
 """A server's question to a model (``sampling/createMessage``), answered by a model of this site
 where the operator says so.
 
-Who answers is another app's (``more_sources.answer_with``): ``subagents`` starts a run of the
-expert tool that the server names. Calls that people decided on get nothing added, here as
+Who answers is another app's (``source_registry.set_sampler_maker``): ``subagents`` starts a run of
+the expert tool that the server names. Calls that people decided on get nothing added, here as
 elsewhere; nor do tasks of servers, whose questions are their hosts'.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from mcpregistry.calls.call import Call
-from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
-from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.calls.forwarding import Forwarding, HostUnansweredError
+from mcpregistry.domain.policy.decision import RuleOutcome
 
 SAMPLING = "sampling"
 METHOD = "sampling/createMessage"
@@ -24,13 +24,13 @@ MOST = 10  # questions of one call: each is paid for
 Sampler = Callable[[Call, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 
-def by_ours(call: Call) -> bool:
+def is_answered_here(call: Call) -> bool:
     """Whether a model of ours answers what the call's server asks of one."""
     server = call.entry.offer.server
     return (
         bool(server.sampling_expert)
         and SAMPLING in server.questions
-        and call.decision.outcome is Outcome.ALLOW
+        and call.decision.outcome is RuleOutcome.ALLOW
     )
 
 
@@ -44,12 +44,12 @@ class Sampling:
         self._sampler = sampler
         self._hosts = hosts
         self._count = 0
-        self.left = hosts.allowing(hosts.questions - {SAMPLING})
+        self.left = hosts.allow_questions(hosts.questions - {SAMPLING})
         self.forwarding = replace(
             hosts, capabilities={**hosts.capabilities, SAMPLING: {}}, ask=self._ask
         )
 
-    async def answered(self, result: Mapping[str, Any]) -> Forwarding | None:
+    async def answer_requests(self, result: Mapping[str, Any]) -> Forwarding | None:
         """What a modern server is called with again that asked for nothing but a model; None: it
         asked for something else, or for nothing. Raises Unanswered.
         """
@@ -61,8 +61,8 @@ class Sampling:
             isinstance(each, dict) and each.get("method") == METHOD for each in asked.values()
         ):
             return None
-        self._check_room(len(asked))  # before the first is paid for
-        answers = {key: await self._sampled(_params(each)) for key, each in asked.items()}
+        self._check_limit(len(asked))  # before the first is paid for
+        answers = {key: await self._ask_model(_read_params(each)) for key, each in asked.items()}
         state = result.get("requestState")
         given = {"inputResponses": answers} | (
             {"requestState": state} if isinstance(state, str) else {}
@@ -71,21 +71,23 @@ class Sampling:
 
     async def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         if method == METHOD:
-            return await self._sampled(params)
+            return await self._ask_model(params)
         if self._hosts.ask is None:
-            raise Unanswered("The host that made this call cannot answer this request.")
+            raise HostUnansweredError("The host that made this call cannot answer this request.")
         return await self._hosts.ask(method, params)
 
-    async def _sampled(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        self._check_room(1)
+    async def _ask_model(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        self._check_limit(1)
         self._count += 1
         return await self._sampler(self._call, params)
 
-    def _check_room(self, more: int) -> None:
+    def _check_limit(self, more: int) -> None:
         if self._count + more > MOST:
-            raise Unanswered(f"A call can send at most {MOST} sampling requests to this site.")
+            raise HostUnansweredError(
+                f"A call can send at most {MOST} sampling requests to this site."
+            )
 
 
-def _params(request: Mapping[str, Any]) -> Mapping[str, Any]:
+def _read_params(request: Mapping[str, Any]) -> Mapping[str, Any]:
     params = request.get("params")
     return params if isinstance(params, dict) else {}

@@ -10,29 +10,35 @@ import time
 from typing import Any
 
 from mcpregistry.calls.call import CallRequest
-from mcpregistry.calls.catalog import Entry
+from mcpregistry.calls.catalog import CatalogueEntry
 from mcpregistry.domain.apps import is_app
-from mcpregistry.domain.calls.binding import binding_of
+from mcpregistry.domain.calls.binding import compute_binding
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied, NotFound
+from mcpregistry.domain.host_definitions import check_call
 from mcpregistry.domain.policy.access import may_begin, may_call
-from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
-from mcpregistry.domain.shown_definitions import check_call
-from mcpregistry.domain.text.canonical import canonical, plain
+from mcpregistry.domain.policy.decision import (
+    CallPolicy,
+    Decision,
+    PolicyQuestion,
+    RuleOutcome,
+    decide,
+)
+from mcpregistry.domain.text.canonical import clean_text, encode_canonical_json
 
 NO_ENTRY: Any = None  # of a call whose tool was not found: only its refusal is recorded
-UNDECIDED = Decision(Outcome.DENY, "")
+UNDECIDED = Decision(RuleOutcome.DENY, "")
 _OWN = Decision(
-    Outcome.ALLOW,
+    RuleOutcome.ALLOW,
     "a tool of this site: it only reports on calls, or the rules apply to each call that it makes",
 )
 
 
-def unlisted(kind: str) -> str:
+def make_unlisted_remedy(kind: str) -> str:
     """What to do about a name that is absent or not granted; the same words for both."""
     return f"Use a name from this agent's list of {kind}s. If it is missing there, ask an administrator to grant it."
 
 
-def resolve(request: CallRequest) -> Entry:
+def resolve(request: CallRequest) -> CatalogueEntry:
     """The entry with exactly this name.
 
     Raises ``NotFound``, the same for an absent tool and one that is not granted.
@@ -40,11 +46,13 @@ def resolve(request: CallRequest) -> Entry:
     entry = request.catalogue.find(request.name)
     if entry is None:
         kind = request.catalogue.kind
-        raise NotFound(f"Unknown {kind}: {plain(request.name, 200)}", remedy=unlisted(kind))
+        raise NotFound(
+            f"Unknown {kind}: {clean_text(request.name, 200)}", remedy=make_unlisted_remedy(kind)
+        )
     return entry
 
 
-def authorise(request: CallRequest, entry: Entry) -> None:
+def authorise(request: CallRequest, entry: CatalogueEntry) -> None:
     """Check the grants once more, with the arguments: the list may be older than a grant's end, and
     pins show only now."""
     catalogue = request.catalogue
@@ -68,12 +76,12 @@ def authorise(request: CallRequest, entry: Entry) -> None:
         )
 
 
-def validate(request: CallRequest, entry: Entry) -> str:
+def validate(request: CallRequest, entry: CatalogueEntry) -> str:
     """The canonical JSON of the arguments, checked against the approved input schema."""
     tool = entry.offer.tool
     check_call(tool.kind, tool.data, request.arguments)
     try:
-        return canonical(request.arguments)
+        return encode_canonical_json(request.arguments)
     except ValueError as error:
         raise ArgumentsInvalid(
             "The arguments contain a number that is not valid in JSON (NaN or infinity), or are nested too deeply.",
@@ -81,17 +89,19 @@ def validate(request: CallRequest, entry: Entry) -> str:
         ) from error
 
 
-def bind(request: CallRequest, entry: Entry, arguments_json: str, decision: Decision) -> str:
+def bind(
+    request: CallRequest, entry: CatalogueEntry, arguments_json: str, decision: Decision
+) -> str:
     """The hash over everything that was decided on; any change of it gives another one."""
     server = entry.offer.server
     tool = entry.offer.tool
     catalogue = request.catalogue
-    return binding_of(
+    return compute_binding(
         agent=catalogue.agent.slug,
         endpoint=catalogue.endpoint.slug,
         server=server.slug,
         revision=server.revision,
-        tool=plain(tool.key, 500),
+        tool=clean_text(tool.key, 500),
         definition=tool.definition_hash,
         arguments=arguments_json,
         fingerprint=decision.terms.fingerprint if decision.terms else "",
@@ -100,32 +110,32 @@ def bind(request: CallRequest, entry: Entry, arguments_json: str, decision: Deci
     )
 
 
-def decided(request: CallRequest, entry: Entry, policy: Policy) -> Decision:
+def decide_call(request: CallRequest, entry: CatalogueEntry, policy: CallPolicy) -> Decision:
     """What the rules say; of our own tools, that they run."""
     if entry.offer.own:
         return _OWN
-    decision = decide(policy, _question(request, entry))
+    decision = decide(policy, _build_question(request, entry))
     return (
         decision
-        if entry.offer.by is None or decision.outcome is not Outcome.ASK
-        else _unasked(entry, decision)
+        if entry.offer.by is None or decision.outcome is not RuleOutcome.ASK
+        else _decide_without_approval(entry, decision)
     )
 
 
-def _unasked(entry: Entry, decision: Decision) -> Decision:
+def _decide_without_approval(entry: CatalogueEntry, decision: Decision) -> Decision:
     """People are not asked about what no list has. A page belongs to what was approved of its tool,
     so it is read unless a rule speaks of it.
     """
     if is_app(entry.offer.tool.name) and decision.rule_id is None:
-        return Decision(Outcome.ALLOW, "the page of an approved tool")
+        return Decision(RuleOutcome.ALLOW, "the page of an approved tool")
     said = "this resource needs an approval, but only listed resources can be approved; add a rule that allows it"
-    return Decision(Outcome.DENY, f"{decision.reason}: {said}", rule_id=decision.rule_id)
+    return Decision(RuleOutcome.DENY, f"{decision.reason}: {said}", rule_id=decision.rule_id)
 
 
-def _question(request: CallRequest, entry: Entry) -> Question:
+def _build_question(request: CallRequest, entry: CatalogueEntry) -> PolicyQuestion:
     catalogue = request.catalogue
     offer = entry.offer
-    return Question(
+    return PolicyQuestion(
         catalogue.agent,
         catalogue.endpoint,
         offer.server,
@@ -140,7 +150,7 @@ def _question(request: CallRequest, entry: Entry) -> Question:
 
 def refuse_denied(decision: Decision) -> None:
     """A call that a rule denies goes no further."""
-    if decision.outcome is Outcome.DENY:
+    if decision.outcome is RuleOutcome.DENY:
         raise Denied(
             f"A rule denies this call: {decision.reason}.",
             remedy="Do not repeat it. Ask the operator.",

@@ -25,7 +25,7 @@ class TokenUses:
 
     def start(self) -> None:
         """Begin to write; to be called on the event loop."""
-        self._writing = asyncio.create_task(self._write_again_and_again())
+        self._writing = asyncio.create_task(self._write_repeatedly())
 
     def add(self, token_hash: str) -> None:
         """A valid token was used."""
@@ -50,7 +50,7 @@ class TokenUses:
             self._hashes |= used
             log.warning("token_uses.not_written", exc_info=True)
 
-    async def _write_again_and_again(self) -> None:
+    async def _write_repeatedly(self) -> None:
         while True:
             await asyncio.sleep(SECONDS)
             await self.write()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv6Address, ip_address, ip_network
 
 
-def place(address: str) -> str:
+def mask_client_address(address: str) -> str:
     """An IPv4 address, or a /56: providers give that to one IPv6 customer. "unknown" for anything
     else.
 
@@ -25,7 +25,7 @@ def place(address: str) -> str:
     )
 
 
-def network(place: str) -> str:
+def mask_client_network(place: str) -> str:
     """The larger network of a place: a /24 (IPv4), or the /48 that one IPv6 site usually owns."""
     try:
         parsed = ip_network(place, strict=False)

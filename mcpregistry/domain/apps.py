@@ -15,7 +15,7 @@ def is_app(uri: object) -> bool:
     return isinstance(uri, str) and uri.lower().startswith(SCHEME)
 
 
-def page_of(listing: Mapping[str, Any]) -> str:
+def find_app_page(listing: Mapping[str, Any]) -> str:
     """The URI of the page that a listed tool names; empty if there is none."""
     meta = listing.get("_meta")
     meta = meta if isinstance(meta, dict) else {}
@@ -24,7 +24,7 @@ def page_of(listing: Mapping[str, Any]) -> str:
     return uri if isinstance(uri, str) and is_app(uri) else ""
 
 
-def without_app(said: Mapping[str, Any]) -> dict[str, Any]:
+def remove_app_page(said: Mapping[str, Any]) -> dict[str, Any]:
     """A listed tool, or a result, that names no page."""
     meta = said.get("_meta")
     if not isinstance(meta, dict) or not any(key in meta for key in _KEYS):
@@ -35,9 +35,9 @@ def without_app(said: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def without_pages(result: dict[str, Any]) -> dict[str, Any]:
+def remove_embedded_pages(result: dict[str, Any]) -> dict[str, Any]:
     """A call's result without embedded pages, and links to them."""
-    found = without_app(result)
+    found = remove_app_page(result)
     content = result.get("content")
     if isinstance(content, list):
         found["content"] = [part for part in content if not _is_page(part)]

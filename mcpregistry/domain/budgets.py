@@ -2,7 +2,7 @@
 the next one begins.
 
 All books are kept in whole numbers, so that sums are exact in every database: tokens and calls as
-they are, money in hundred-millionths of a US dollar (``of_dollars``). Pure: times are given,
+they are, money in hundred-millionths of a US dollar (``convert_dollars``). Pure: times are given,
 nothing is stored.
 """
 
@@ -20,12 +20,12 @@ _HOUR = 3600
 _ENDPOINT = "endpoint:"  # no name has a colon
 
 
-def of_endpoint(slug: str) -> str:
+def name_endpoint_payer(slug: str) -> str:
     """An endpoint among those who pay, beside agents, which stand there by their names alone."""
     return f"{_ENDPOINT}{slug}"
 
 
-def endpoints_of(payers: Iterable[str]) -> list[str]:
+def list_endpoint_payers(payers: Iterable[str]) -> list[str]:
     """The names of the endpoints among them."""
     return [each.removeprefix(_ENDPOINT) for each in payers if each.startswith(_ENDPOINT)]
 
@@ -56,25 +56,27 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class CalendarSpan:
     """A period of the calendar: from ``start`` on, before ``end``; both in UTC."""
 
     start: datetime
     end: datetime
 
 
-def span(period: Period, now: datetime, zone: ZoneInfo) -> Span:
+def find_calendar_period(period: Period, now: datetime, zone: ZoneInfo) -> CalendarSpan:
     """The period around ``now``. Days, weeks (from Monday on) and months begin at midnight in
     ``zone``, so a day in which clocks are changed has 23 or 25 hours; hours are the full hours of
     UTC, which no change of clocks touches."""
     if period is Period.HOUR:
         start = datetime.fromtimestamp(now.timestamp() // _HOUR * _HOUR, UTC)
-        return Span(start, start + timedelta(seconds=_HOUR))
-    first = _first_day(period, now.astimezone(zone).date())
-    return Span(_midnight(first, zone), _midnight(_next_first(period, first), zone))
+        return CalendarSpan(start, start + timedelta(seconds=_HOUR))
+    first = _find_first_day(period, now.astimezone(zone).date())
+    return CalendarSpan(
+        _find_midnight(first, zone), _find_midnight(_find_next_first_day(period, first), zone)
+    )
 
 
-def _first_day(period: Period, today: date) -> date:
+def _find_first_day(period: Period, today: date) -> date:
     if period is Period.DAY:
         return today
     return (
@@ -82,13 +84,13 @@ def _first_day(period: Period, today: date) -> date:
     )
 
 
-def _next_first(period: Period, first: date) -> date:
+def _find_next_first_day(period: Period, first: date) -> date:
     if period is Period.MONTH:
         return (first + timedelta(days=31)).replace(day=1)
     return first + timedelta(days=7 if period is Period.WEEK else 1)
 
 
-def _midnight(day: date, zone: ZoneInfo) -> datetime:
+def _find_midnight(day: date, zone: ZoneInfo) -> datetime:
     """Where a day has no midnight it begins when clocks are put forward, where it has two with the
     first."""
     return datetime.combine(day, time(), zone).astimezone(UTC)
@@ -104,12 +106,12 @@ class Book:
     soft: int | None = None
     hard: int | None = None
 
-    def bears(self, more: int) -> bool:
+    def can_afford(self, more: int) -> bool:
         """Whether ``more`` fits under the hard limit, with all that is out. With 0: whether
         anything is left at all."""
         return self.hard is None or self.spent + self.reserved + max(more, 1) <= self.hard
 
-    def warns(self, more: int = 0) -> bool:
+    def has_reached_soft_limit(self, more: int = 0) -> bool:
         """Whether the soft limit is reached, once ``more`` is spent."""
         return self.soft is not None and self.spent + self.reserved + more >= self.soft
 
@@ -121,28 +123,30 @@ class Book:
         return Level.SOFT if self.soft is not None and self.spent >= self.soft else Level.OK
 
 
-def of_dollars(amount: Decimal) -> int:
+def convert_dollars(amount: Decimal) -> int:
     """Money as the books have it; what is smaller than they can tell counts as the next larger."""
     return int((amount * _DOLLAR).to_integral_value(ROUND_CEILING))
 
 
-def counted(mark: Decimal | None, unit: Unit) -> int | None:
+def convert_limit(mark: Decimal | None, unit: Unit) -> int | None:
     """A mark as people enter it, as the books have it."""
     if mark is None:
         return None
-    return of_dollars(mark) if unit is Unit.MONEY else int(mark.to_integral_value(ROUND_CEILING))
+    return (
+        convert_dollars(mark) if unit is Unit.MONEY else int(mark.to_integral_value(ROUND_CEILING))
+    )
 
 
-def amount(number: int, unit: Unit) -> Decimal:
+def convert_to_decimal(number: int, unit: Unit) -> Decimal:
     """A number of the books as people enter it: dollars, tokens or calls."""
     return Decimal(number) / _DOLLAR if unit is Unit.MONEY else Decimal(number)
 
 
-def shown(number: int, unit: Unit) -> str:
+def format_amount(number: int, unit: Unit) -> str:
     """A number of the books in words: "$1.25", "12,000 tokens", "1 call"; of money never more than
     it is."""
     if unit is Unit.MONEY:
-        dollars = amount(number, unit)
+        dollars = convert_to_decimal(number, unit)
         places = (
             Decimal("0.01") if number % (_DOLLAR // 100) == 0 or dollars >= 1 else Decimal("0.0001")
         )

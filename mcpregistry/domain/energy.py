@@ -23,7 +23,7 @@ class OnEmpty(StrEnum):
     DENY = "deny"
 
 
-class Level(StrEnum):
+class EnergyLevel(StrEnum):
     """How a pool stands, in a word."""
 
     OK = "ok"
@@ -36,7 +36,7 @@ _CLOCKS_DIFFER = 10.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class PoolLevel:
     """What a pool held ``at`` a time, and how it goes on: ``regeneration`` per second up to
     ``capacity``, never below ``floor``. A clock that was set back refills nothing."""
 
@@ -59,7 +59,7 @@ class Stand:
             _CLOCKS_DIFFER, self.capacity / self.regeneration
         )
 
-    def less(self, amount: float, now: datetime) -> Stand:
+    def take_units(self, amount: float, now: datetime) -> PoolLevel:
         """After ``amount`` units were taken at ``now`` (given, if it is negative)."""
         after = max(self.floor, self.level_at(now) - amount)
         return replace(self, level=min(self.capacity, after), at=max(self.at, now))
@@ -76,7 +76,7 @@ class Stand:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class EnergyRates:
     """What work costs: per call, per second and per KiB that went in or came out; of models per
     1,000 tokens."""
 
@@ -87,7 +87,7 @@ class Rates:
     per_1000_cached: float = 0.05
     per_1000_output: float = 2.0
 
-    def of_turn(self, *, input: int, cached: int, output: int) -> float:
+    def price_turn(self, *, input: int, cached: int, output: int) -> float:
         """A turn of a model, in tokens as its provider counted them; ``cached`` is part of
         ``input``."""
         fresh = max(0, input - cached)
@@ -97,7 +97,7 @@ class Rates:
             + self.per_1000_output * output
         ) / 1000
 
-    def of_call(self, seconds: float, length: float) -> float:
+    def price_call(self, seconds: float, length: float) -> float:
         """A call that was sent, whether it succeeded or not: ``seconds`` until its end, ``length``
         bytes both ways."""
         return (
@@ -106,7 +106,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CostLine:
     """What calls took by the length of their arguments: seconds, and bytes both ways; up to the
     ``longest`` seen."""
 
@@ -125,7 +125,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ToolCost:
     """What the last ``calls`` of a tool took: ``seconds`` and ``length`` (bytes both ways) weigh
     newer ones more; ``median`` and ``p95`` are seconds. ``line`` is there where it foretells better
     than these."""
@@ -135,7 +135,7 @@ class Usage:
     length: float
     median: float
     p95: float
-    line: Line | None = None
+    line: CostLine | None = None
 
     @property
     def slow(self) -> str:
@@ -166,17 +166,17 @@ _DOUBT = 5  # calls that the guess from a definition counts as
 _ENOUGH = 20  # calls for a line
 
 
-def usage_of(samples: Sequence[Sample]) -> Usage | None:
+def summarize_samples(samples: Sequence[Sample]) -> ToolCost | None:
     """What these calls took, the oldest first. None without any."""
     if not samples:
         return None
-    seconds, length = _weighed(samples)
+    seconds, length = _weigh_samples(samples)
     times = sorted(sample[1] for sample in samples)
     median, p95 = (times[min(len(times) - 1, int(len(times) * part))] for part in (0.5, 0.95))
-    return Usage(len(samples), seconds, length, median, p95, _line_that_holds(samples))
+    return ToolCost(len(samples), seconds, length, median, p95, _fit_predictive_line(samples))
 
 
-def _weighed(samples: Sequence[Sample]) -> tuple[float, float]:
+def _weigh_samples(samples: Sequence[Sample]) -> tuple[float, float]:
     _, seconds, length = samples[0]
     for _, took, moved in samples[1:]:
         seconds = seconds + _NEWER * (took - seconds)
@@ -184,20 +184,20 @@ def _weighed(samples: Sequence[Sample]) -> tuple[float, float]:
     return seconds, length
 
 
-def _line_that_holds(samples: Sequence[Sample]) -> Line | None:
+def _fit_predictive_line(samples: Sequence[Sample]) -> CostLine | None:
     """Made of the older three quarters it must foretell the seconds of the newest, which neither
     has seen, better."""
     known = samples[: len(samples) * 3 // 4]
-    line = _line(known) if len(samples) >= _ENOUGH else None
+    line = _fit_line(known) if len(samples) >= _ENOUGH else None
     if line is None:
         return None
-    even = _weighed(known)[0]
+    even = _weigh_samples(known)[0]
     unseen = samples[len(known) :]
     missed = sum(abs(took - line.at(size)[0]) for size, took, _ in unseen)
-    return _line(samples) if missed < sum(abs(took - even) for _, took, _ in unseen) else None
+    return _fit_line(samples) if missed < sum(abs(took - even) for _, took, _ in unseen) else None
 
 
-def _line(samples: Sequence[Sample]) -> Line | None:
+def _fit_line(samples: Sequence[Sample]) -> CostLine | None:
     """Least squares. None where all arguments are of one length."""
     sizes = [sample[0] for sample in samples]
     middle = sum(sizes) / len(sizes)
@@ -205,16 +205,16 @@ def _line(samples: Sequence[Sample]) -> Line | None:
     if spread <= 0:
         return None
 
-    def fitted(column: int) -> tuple[float, float]:
+    def fit_column(column: int) -> tuple[float, float]:
         mean = sum(sample[column] for sample in samples) / len(samples)
         slope = sum((sample[0] - middle) * (sample[column] - mean) for sample in samples) / spread
         return mean - slope * middle, slope
 
-    return Line(*fitted(1), *fitted(2), longest=max(sizes))
+    return CostLine(*fit_column(1), *fit_column(2), longest=max(sizes))
 
 
-def foretold(
-    guess: float, usage: Usage | None, rates: Rates, argument_bytes: float | None = None
+def estimate_call_cost(
+    guess: float, usage: ToolCost | None, rates: EnergyRates, argument_bytes: float | None = None
 ) -> float:
     """Units that a call will cost: by what earlier calls took, and the fewer there are the more by
     ``guess``.
@@ -226,19 +226,21 @@ def foretold(
     took = usage.seconds, usage.length
     if usage.line is not None and argument_bytes is not None:
         took = usage.line.at(argument_bytes)
-    return (usage.calls * rates.of_call(*took) + _DOUBT * guess) / (usage.calls + _DOUBT)
+    return (usage.calls * rates.price_call(*took) + _DOUBT * guess) / (usage.calls + _DOUBT)
 
 
-def word_for(level: float, *, critical: float, resume: float, floor: float = 0.0) -> Level:
+def classify_level(
+    level: float, *, critical: float, resume: float, floor: float = 0.0
+) -> EnergyLevel:
     """Empty at its floor, critical below ``critical``, low below ``resume``."""
     if level <= floor:
-        return Level.EMPTY
+        return EnergyLevel.EMPTY
     if level < critical:
-        return Level.CRITICAL
-    return Level.LOW if level < resume else Level.OK
+        return EnergyLevel.CRITICAL
+    return EnergyLevel.LOW if level < resume else EnergyLevel.OK
 
 
-def estimate(
+def estimate_first_cost(
     definition: Mapping[str, Any],
     *,
     operators: float = 0.0,

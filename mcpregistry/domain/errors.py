@@ -69,7 +69,7 @@ class Denied(SlipsnisseError):
     code = "DENIED"
 
 
-class Busy(SlipsnisseError):
+class QueueFullError(SlipsnisseError):
     """A bounded queue is full; nothing was sent and trying again later is right."""
 
     code = "BUSY"

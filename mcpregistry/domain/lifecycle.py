@@ -6,7 +6,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class State(StrEnum):
+class InvocationState(StrEnum):
     """Where one call stands; the values are stored in ``Invocation.state``. DESIGN.md draws the
     moves."""
 
@@ -25,33 +25,61 @@ class State(StrEnum):
     UNKNOWN = "unknown"
 
 
-MOVES: dict[State, frozenset[State]] = {
-    State.RECEIVED: frozenset({State.DENIED, State.PENDING, State.READY}),
-    State.PENDING: frozenset(
-        {State.REJECTED, State.EXPIRED, State.CANCELLED, State.VOID, State.READY}
+MOVES: dict[InvocationState, frozenset[InvocationState]] = {
+    InvocationState.RECEIVED: frozenset(
+        {InvocationState.DENIED, InvocationState.PENDING, InvocationState.READY}
+    ),
+    InvocationState.PENDING: frozenset(
+        {
+            InvocationState.REJECTED,
+            InvocationState.EXPIRED,
+            InvocationState.CANCELLED,
+            InvocationState.VOID,
+            InvocationState.READY,
+        }
     ),
     # READY may still lose its approval's ground (void) or its caller (cancelled) before the claim.
-    State.READY: frozenset({State.DISPATCHED, State.VOID, State.CANCELLED, State.EXPIRED}),
-    State.DISPATCHED: frozenset({State.SUCCEEDED, State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN}),
+    InvocationState.READY: frozenset(
+        {
+            InvocationState.DISPATCHED,
+            InvocationState.VOID,
+            InvocationState.CANCELLED,
+            InvocationState.EXPIRED,
+        }
+    ),
+    InvocationState.DISPATCHED: frozenset(
+        {
+            InvocationState.SUCCEEDED,
+            InvocationState.TOOL_ERROR,
+            InvocationState.NOT_SENT,
+            InvocationState.UNKNOWN,
+        }
+    ),
 }
 
 # The error code of an UNKNOWN that nobody has seen: the clock supposed it of a call whose lease ran
 # out. It is the one end that another may replace, see ``CORRECTIONS``.
 SUPPOSED = "LEASE_EXPIRED"
 
-TERMINAL: frozenset[State] = frozenset(state for state in State if state not in MOVES)
+TERMINAL: frozenset[InvocationState] = frozenset(
+    state for state in InvocationState if state not in MOVES
+)
 
 # Ends that count as failures of the server or of us; a refusal by policy is not one.
-FAILED = (State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN)
+FAILED = (InvocationState.TOOL_ERROR, InvocationState.NOT_SENT, InvocationState.UNKNOWN)
 
 # Ended, and nothing ran.
-NEVER_RAN: frozenset[State] = TERMINAL - MOVES[State.DISPATCHED] | {State.NOT_SENT}
+NEVER_RAN: frozenset[InvocationState] = TERMINAL - MOVES[InvocationState.DISPATCHED] | {
+    InvocationState.NOT_SENT
+}
 
 # What a supposed UNKNOWN may become: what the process that has the server's answer says, though it
 # was thought dead.
-CORRECTIONS: frozenset[State] = MOVES[State.DISPATCHED] - {State.UNKNOWN}
+CORRECTIONS: frozenset[InvocationState] = MOVES[InvocationState.DISPATCHED] - {
+    InvocationState.UNKNOWN
+}
 
 
-def may_move(old: State, new: State) -> bool:
+def is_move_allowed(old: InvocationState, new: InvocationState) -> bool:
     """Whether ``MOVES`` allows the step from ``old`` to ``new``."""
     return new in MOVES.get(old, frozenset())

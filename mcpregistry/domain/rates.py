@@ -13,7 +13,7 @@ _SHARES = 20  # a process takes a twentieth of a minute's calls at a time, at le
 KEPT = 60.0  # seconds; in so long the bucket has refilled what a process holds and does not use
 
 
-def allotment(limit: int) -> int:
+def compute_allotment(limit: int) -> int:
     """Calls that one process takes out of the bucket at once: how far several can go beyond the
     limit, each."""
     return max(1, limit // _SHARES)
@@ -32,7 +32,7 @@ class Bucket:
         counts at once."""
         return min(float(limit), self.level + max(0.0, now - self.at) * limit / 60)
 
-    def less(self, wanted: int, now: float, limit: int) -> tuple[Bucket, int]:
+    def take_calls(self, wanted: int, now: float, limit: int) -> tuple[Bucket, int]:
         """What is left after as many whole calls as there are, at most ``wanted``, were taken; and
         how many."""
         level = self.level_at(now, limit)
@@ -56,11 +56,11 @@ class Purse:
     def spend(self, now: float, limit: int) -> bool:
         """One call of what is held. What was held for too long is dropped: the bucket has it back
         by itself."""
-        held = min(self.left, allotment(limit)) if now - self.taken_at < KEPT else 0
+        held = min(self.left, compute_allotment(limit)) if now - self.taken_at < KEPT else 0
         self.left = max(0, held - 1)
         return held > 0
 
-    def filled(self, calls: int, now: float, wait: float) -> None:
+    def record_lease(self, calls: int, now: float, wait: float) -> None:
         """What the bucket gave; ``wait`` seconds until it has more, if that was nothing."""
         if calls:
             self.left = self.left + calls

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from mcpregistry.domain.budgets import endpoints_of
-from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.budgets import list_endpoint_payers
+from mcpregistry.domain.policy.decision import RuleOutcome
 from mcpregistry.domain.policy.rules import Rules, RuleSpec
-from mcpregistry.domain.specs import (
+from mcpregistry.domain.snapshot_specs import (
     RUNS,
     AgentSpec,
     EndpointSpec,
@@ -45,7 +45,7 @@ class Snapshot:
     endpoints: Mapping[str, EndpointSpec] = field(default_factory=dict)
     workspaces: tuple[WorkspaceSpec, ...] = ()
     rules: tuple[RuleSpec, ...] = ()
-    default_outcome: Outcome = Outcome.ASK
+    default_outcome: RuleOutcome = RuleOutcome.ASK
     # by agent and tool
     permits: Mapping[tuple[int, int], tuple[PermitSpec, ...]] = field(default_factory=dict)
 
@@ -54,28 +54,28 @@ class Snapshot:
         """The rules, compiled when first asked for."""
         return Rules(self.rules, self.default_outcome)
 
-    def offer(self, tool_id: int) -> ToolSpec | None:
+    def find_offer(self, tool_id: int) -> ToolSpec | None:
         """The tool, prompt or resource with this key; None if it does not serve."""
         return self.tools.get(tool_id) or self.others.get(tool_id)
 
-    def agent_of(self, token_hash: str, now: float) -> AgentSpec | None:
+    def find_agent_by_token(self, token_hash: str, now: float) -> AgentSpec | None:
         """The agent that an unexpired token belongs to; None for any other token."""
         token = self.tokens.get(token_hash)
         if token is None or (token.expires_at is not None and token.expires_at <= now):
             return None
         return self.agents.get(token.agent)
 
-    def endpoint_of_record(self, slug: str) -> EndpointSpec | None:
+    def find_recorded_endpoint(self, slug: str) -> EndpointSpec | None:
         """The endpoint that a recorded call came through; ``RUNS`` for inner calls, None if it is
         gone."""
         return RUNS if slug == RUNS.slug else self.endpoints.get(slug)
 
-    def paying(self, payers: Collection[str]) -> tuple[AgentSpec | EndpointSpec, ...]:
+    def list_payers(self, payers: Collection[str]) -> tuple[AgentSpec | EndpointSpec, ...]:
         """The agents and endpoints that these names mean, but for those that are gone."""
-        doors = [self.endpoints.get(slug) for slug in endpoints_of(payers)]
+        doors = [self.endpoints.get(slug) for slug in list_endpoint_payers(payers)]
         return tuple(each for each in (*map(self.agents.get, payers), *doors) if each is not None)
 
-    def workspace_for(self, directory: str) -> WorkspaceSpec | None:
+    def find_workspace(self, directory: str) -> WorkspaceSpec | None:
         """The workspace with the longest directory that holds ``directory`` (an absolute path)."""
         inside = (
             w for w in self.workspaces if f"{directory}/".startswith(f"{w.directory.rstrip('/')}/")

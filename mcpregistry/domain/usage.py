@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from mcpregistry.domain.calls.error_patterns import Failure, shape
-from mcpregistry.domain.lifecycle import FAILED, SUPPOSED, TERMINAL, State
+from mcpregistry.domain.calls.error_patterns import Failure, normalize_error_text
+from mcpregistry.domain.lifecycle import FAILED, SUPPOSED, TERMINAL, InvocationState
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -29,34 +29,35 @@ EXPERTS = "expert"  # in the place of a server, in the record of a call to an ex
 ERROR = 2**0.25 - 1
 # milliseconds: the first bucket holds all up to it, the last all beyond its lower bound
 _SHORTEST = 2.0
-_REFUSED = TERMINAL - {State.SUCCEEDED, *FAILED}
+_REFUSED = TERMINAL - {InvocationState.SUCCEEDED, *FAILED}
 _MOST_KEYS = 5_000
 _MOST_SHAPES = 200
 _MOST_EXAMPLES = 5
 
 
-def hour_of(moment: datetime) -> datetime:
+def truncate_to_hour(moment: datetime) -> datetime:
     """The beginning of its hour, in UTC."""
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
-def day_of(moment: datetime) -> datetime:
+def truncate_to_day(moment: datetime) -> datetime:
     """The beginning of its day, in UTC."""
-    return hour_of(moment).replace(hour=0)
+    return truncate_to_hour(moment).replace(hour=0)
 
 
-def bucket_of(milliseconds: float) -> int:
+def find_duration_bucket(milliseconds: float) -> int:
     """Which bucket a duration belongs to."""
     if milliseconds <= _SHORTEST:
         return 0
     return min(BUCKETS - 1, math.ceil(2 * math.log2(milliseconds / _SHORTEST)))
 
 
-def percentile_of(took: Sequence[int], percent: int) -> float | None:
+def estimate_percentile(took: Sequence[int], percent: int) -> float | None:
     """Milliseconds that ``percent`` of the calls stay below, from their buckets; None without
     calls.
 
-    It is the middle of the bucket that ``figures.percentile`` of the same calls lies in.
+    It is the middle of the bucket that ``sample_statistics.find_percentile`` of the same calls lies
+    in.
     """
     up_to = list(accumulate(took))
     if not up_to or not (count := up_to[-1]):
@@ -74,7 +75,7 @@ class Key(NamedTuple):
     tool: str
 
 
-class Fact(NamedTuple):
+class CallFact(NamedTuple):
     """What usage needs of one call. ``asked``: people were asked about it, so its time is theirs.
     ``cost``: in hundred-millionths of a dollar, None where nothing is known."""
 
@@ -92,7 +93,7 @@ class Fact(NamedTuple):
     at: datetime
 
 
-class Tally(msgspec.Struct, array_like=True, gc=False):
+class UsageTally(msgspec.Struct, array_like=True, gc=False):
     """A sum over calls. Pages read thousands of them, as arrays. ``codes``: failures by their code;
     ``took``: calls that nobody was asked about, by bucket."""
 
@@ -120,14 +121,14 @@ class Tally(msgspec.Struct, array_like=True, gc=False):
     @property
     def p50(self) -> float | None:
         """Milliseconds that half of them stay below."""
-        return percentile_of(self.took, 50)
+        return estimate_percentile(self.took, 50)
 
     @property
     def p95(self) -> float | None:
         """Milliseconds that 95 of 100 stay below."""
-        return percentile_of(self.took, 95)
+        return estimate_percentile(self.took, 95)
 
-    def count(self, fact: Fact) -> None:
+    def count(self, fact: CallFact) -> None:
         """Add one call."""
         self.calls += 1
         failed = fact.state in FAILED
@@ -140,11 +141,11 @@ class Tally(msgspec.Struct, array_like=True, gc=False):
             self.sent += 1
             self.size += fact.size
         if fact.sent and not fact.asked and fact.took is not None:
-            self.took[bucket_of(fact.took)] += 1
-        self.cost = _sum(self.cost, fact.cost)
+            self.took[find_duration_bucket(fact.took)] += 1
+        self.cost = _sum_optional(self.cost, fact.cost)
         self.last = max(self.last or fact.at, fact.at)
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: UsageTally) -> None:
         """Add another sum: sums of parts come to the sum of the whole."""
         self.calls += other.calls
         self.errors += other.errors
@@ -154,26 +155,26 @@ class Tally(msgspec.Struct, array_like=True, gc=False):
         for code, count in other.codes.items():
             self.codes[code] = self.codes.get(code, 0) + count
         self.took = list(map(plus, self.took, other.took))
-        self.cost = _sum(self.cost, other.cost)
+        self.cost = _sum_optional(self.cost, other.cost)
         if self.last is None or (other.last is not None and other.last > self.last):
             self.last = other.last
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
+def _sum_optional(one: int | None, other: int | None) -> int | None:
     return one if other is None else other + (one or 0)
 
 
-def merged(tallies: Iterable[Tally]) -> Tally:
+def merge_tallies(tallies: Iterable[UsageTally]) -> UsageTally:
     """The sum of sums. A page adds up thousands, so each column is added up at once."""
     parts = list(tallies)
     if not parts:
-        return Tally()
+        return UsageTally()
     codes: dict[str, int] = {}
     for each in parts:
         for code, count in each.codes.items():
             codes[code] = codes.get(code, 0) + count
     costs = [each.cost for each in parts if each.cost is not None]
-    return Tally(
+    return UsageTally(
         calls=sum(each.calls for each in parts),
         errors=sum(each.errors for each in parts),
         refused=sum(each.refused for each in parts),
@@ -195,7 +196,7 @@ class ShapeKey(NamedTuple):
     shape: str
 
 
-class Example(NamedTuple):
+class FailureExample(NamedTuple):
     """One call that failed."""
 
     at: datetime
@@ -203,15 +204,15 @@ class Example(NamedTuple):
 
 
 @dataclass(slots=True)
-class Alike:
+class FailureGroup:
     """How often it failed so, when first and last, and the newest of these calls."""
 
     count: int
     first: datetime
     last: datetime
-    examples: list[Example]
+    examples: list[FailureExample]
 
-    def add(self, other: Alike) -> None:
+    def add(self, other: FailureGroup) -> None:
         """Add failures of the same shape."""
         self.examples = sorted((*self.examples, *other.examples), reverse=True)[:_MOST_EXAMPLES]
         self.first = min(self.first, other.first)
@@ -233,55 +234,57 @@ class Tallied:
     """What the calls of some time come to."""
 
     totals: Totals
-    by_key: dict[Key, Tally]
-    alike: dict[ShapeKey, Alike]
+    by_key: dict[Key, UsageTally]
+    alike: dict[ShapeKey, FailureGroup]
 
 
-def tallied(facts: Iterable[Fact]) -> Tallied:
+def tally_calls(facts: Iterable[CallFact]) -> Tallied:
     """Add up calls: whole, by key, and failures by what they have in common."""
-    by_key: dict[Key, Tally] = {}
-    alike: dict[ShapeKey, Alike] = {}
+    by_key: dict[Key, UsageTally] = {}
+    alike: dict[ShapeKey, FailureGroup] = {}
     unsettled = 0
     for fact in facts:
-        by_key.setdefault(fact.key, Tally()).count(fact)
+        by_key.setdefault(fact.key, UsageTally()).count(fact)
         unsettled += fact.state not in TERMINAL or (
-            fact.state == State.UNKNOWN and fact.code == SUPPOSED
+            fact.state == InvocationState.UNKNOWN and fact.code == SUPPOSED
         )
         if fact.state in FAILED:
             _count_alike(alike, fact)
     errors = sum(each.errors for each in by_key.values())
     totals = Totals(sum(each.calls for each in by_key.values()), errors, unsettled)
-    return Tallied(totals, _bounded(by_key), _most(alike))
+    return Tallied(totals, _limit_keys(by_key), _select_most_frequent(alike))
 
 
-def _count_alike(alike: dict[ShapeKey, Alike], fact: Fact) -> None:
+def _count_alike(alike: dict[ShapeKey, FailureGroup], fact: CallFact) -> None:
     text = Failure(
         fact.call, fact.key.server, fact.key.tool, fact.code, fact.reason, fact.words, fact.at
     ).text
-    key = ShapeKey(fact.key.server, fact.key.tool, fact.code or fact.state, shape(text))
-    one = Alike(1, fact.at, fact.at, [Example(fact.at, fact.call)])
+    key = ShapeKey(
+        fact.key.server, fact.key.tool, fact.code or fact.state, normalize_error_text(text)
+    )
+    one = FailureGroup(1, fact.at, fact.at, [FailureExample(fact.at, fact.call)])
     if key in alike:
         alike[key].add(one)
     else:
         alike[key] = one
 
 
-def _bounded(by_key: dict[Key, Tally]) -> dict[Key, Tally]:
+def _limit_keys(by_key: dict[Key, UsageTally]) -> dict[Key, UsageTally]:
     """The busiest by themselves, the rest of each agent at a server together, without their
     tool."""
     ordered = sorted(by_key.items(), key=lambda item: (-item[1].calls, item[0]))
     kept = dict(ordered[:_MOST_KEYS])
     for key, tally in ordered[_MOST_KEYS:]:
-        kept.setdefault(key._replace(tool=""), Tally()).add(tally)
+        kept.setdefault(key._replace(tool=""), UsageTally()).add(tally)
     return kept
 
 
-def _most(alike: dict[ShapeKey, Alike]) -> dict[ShapeKey, Alike]:
+def _select_most_frequent(alike: dict[ShapeKey, FailureGroup]) -> dict[ShapeKey, FailureGroup]:
     ordered = sorted(alike.items(), key=lambda item: (-item[1].count, item[0]))
     return dict(ordered[:_MOST_SHAPES])
 
 
-def spans(
+def split_time_range(
     since: datetime, until: datetime, days: Iterable[datetime]
 ) -> tuple[list[datetime], list[tuple[datetime, datetime]]]:
     """Which of the ``days`` that were added up lie whole in [since, until), and the hours around

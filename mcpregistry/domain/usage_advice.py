@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mcpregistry.domain.usage import Tally
+from mcpregistry.domain.usage import UsageTally
 
 ENOUGH = 30  # calls that nobody was asked about
 # times as long as before, and milliseconds more
@@ -32,19 +32,19 @@ class Advice:
     remedy: str
 
 
-def advice(tally: Tally, *, before: Tally, others: Tally) -> list[Advice]:
+def advise_on_usage(tally: UsageTally, *, before: UsageTally, others: UsageTally) -> list[Advice]:
     """``before``: the same tool in the period before; ``others``: how long the other tools of its
     server took, now."""
     found = (
-        _grown_slower(tally, before),
-        _slowest(tally, others),
-        _large(tally),
-        _one_error(tally),
+        _advise_slower_tool(tally, before),
+        _advise_slowest_tool(tally, others),
+        _advise_large_results(tally),
+        _advise_common_error(tally),
     )
     return [each for each in found if each is not None]
 
 
-def _grown_slower(tally: Tally, before: Tally) -> Advice | None:
+def _advise_slower_tool(tally: UsageTally, before: UsageTally) -> Advice | None:
     if tally.timed < ENOUGH or before.timed < ENOUGH:
         return None
     now = tally.p95 or 0.0
@@ -52,8 +52,8 @@ def _grown_slower(tally: Tally, before: Tally) -> Advice | None:
     if now < _SLOWER * then or now - then < _NOTICED:
         return None
     words = (
-        f"95 % of its {tally.timed:,} calls took up to {_said(now)}. In the previous period, 95 % of {before.timed:,} calls "
-        f"took up to {_said(then)}."
+        f"95 % of its {tally.timed:,} calls took up to {_format_milliseconds(now)}. In the previous period, 95 % of {before.timed:,} calls "
+        f"took up to {_format_milliseconds(then)}."
     )
     return Advice(
         "grown slower",
@@ -62,14 +62,14 @@ def _grown_slower(tally: Tally, before: Tally) -> Advice | None:
     )
 
 
-def _slowest(tally: Tally, others: Tally) -> Advice | None:
+def _advise_slowest_tool(tally: UsageTally, others: UsageTally) -> Advice | None:
     if tally.timed < ENOUGH or others.timed < ENOUGH:
         return None
     now = tally.p50 or 0.0
     theirs = others.p50 or 0.0
     if now < _MUCH_SLOWER * theirs or now - theirs < _NOTICED:
         return None
-    words = f"Its median call took {_said(now)}. The median of the server's other tools is {_said(theirs)}."
+    words = f"Its median call took {_format_milliseconds(now)}. The median of the server's other tools is {_format_milliseconds(theirs)}."
     return Advice(
         "slower than its server's others",
         words,
@@ -77,7 +77,7 @@ def _slowest(tally: Tally, others: Tally) -> Advice | None:
     )
 
 
-def _large(tally: Tally) -> Advice | None:
+def _advise_large_results(tally: UsageTally) -> Advice | None:
     if tally.sent < ENOUGH or tally.size < _LARGE * tally.sent:
         return None
     each = tally.size / tally.sent
@@ -92,7 +92,7 @@ def _large(tally: Tally) -> Advice | None:
     )
 
 
-def _one_error(tally: Tally) -> Advice | None:
+def _advise_common_error(tally: UsageTally) -> Advice | None:
     if not tally.codes:
         return None
     code, count = max(tally.codes.items(), key=lambda item: (item[1], item[0]))
@@ -102,5 +102,5 @@ def _one_error(tally: Tally) -> Advice | None:
     return Advice("one error often", words, "Check what the failed calls have in common.")
 
 
-def _said(milliseconds: float) -> str:
+def _format_milliseconds(milliseconds: float) -> str:
     return f"{milliseconds / 1000:.1f} s" if milliseconds >= 1000 else f"{milliseconds:.0f} ms"

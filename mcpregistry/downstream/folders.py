@@ -12,7 +12,7 @@ from typing import NamedTuple
 MOST_DEPTH = 100  # folders in each other that are entered
 
 
-class Entry(NamedTuple):
+class FolderEntry(NamedTuple):
     """A file, folder or link. ``depth``: 1 in the folder itself."""
 
     path: str
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
         return self.is_folder and self.depth >= MOST_DEPTH
 
 
-def entries_below(root: str, *, skip_unreadable: bool = False) -> Iterator[Entry]:
+def iterate_entries(root: str, *, skip_unreadable: bool = False) -> Iterator[FolderEntry]:
     """Everything below ``root``; what is removed in the meantime is left out.
 
     Raises OSError for a folder that cannot be read, unless ``skip_unreadable``.
@@ -48,7 +48,7 @@ def entries_below(root: str, *, skip_unreadable: bool = False) -> Iterator[Entry
         for name in names:
             path = os.path.join(folder, name)
             try:
-                entry = Entry(path, os.lstat(path), depth)
+                entry = FolderEntry(path, os.lstat(path), depth)
             except FileNotFoundError:
                 continue
             yield entry
@@ -75,7 +75,7 @@ def remove(root: str) -> None:
             if not _is_real_folder(path):
                 os.unlink(path)
                 continue
-            for inner in _opened(path):
+            for inner in _unlock_and_list(path):
                 if _is_real_folder(inner):
                     os.chmod(inner, 0o700)  # moving a folder changes it
                     os.rename(inner, os.path.join(root, f"{moved_name}-{moved}"))
@@ -86,7 +86,7 @@ def remove(root: str) -> None:
     os.rmdir(root)
 
 
-def _opened(folder: str) -> list[str]:
+def _unlock_and_list(folder: str) -> list[str]:
     os.chmod(folder, 0o700)
     return [os.path.join(folder, name) for name in os.listdir(folder)]
 

@@ -23,9 +23,9 @@ from mcpregistry.domain.errors import (
     TimedOut,
 )
 from mcpregistry.domain.registry.containers import Image
-from mcpregistry.domain.text.canonical import plain
-from mcpregistry.downstream.http_client import once
-from mcpregistry.downstream.http_client.once import Answer
+from mcpregistry.domain.text.canonical import clean_text
+from mcpregistry.downstream.http_client import single_request
+from mcpregistry.downstream.http_client.single_request import HttpAnswer
 
 SECONDS = 8.0
 MOST_BYTES = 4 * 1024 * 1024  # of a manifest, by the specification
@@ -44,7 +44,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _TOLD = re.compile(r'(realm|service|scope)="([^"]{0,500})"')
 
 
-async def digest_of(image: Image, networks: tuple[str, ...]) -> str:
+async def fetch_digest(image: Image, networks: tuple[str, ...]) -> str:
     """The digest of the image's tag at this moment. ``networks``: private ones in which its
     registry may lie.
 
@@ -52,7 +52,7 @@ async def digest_of(image: Image, networks: tuple[str, ...]) -> str:
     """
     try:
         async with asyncio.timeout(SECONDS):
-            return await _found(
+            return await _request_digest(
                 f"{image.base_url}/v2/{image.path}/manifests/{image.tag}", image, networks
             )
     except OutboundRefused as error:
@@ -66,17 +66,17 @@ async def digest_of(image: Image, networks: tuple[str, ...]) -> str:
         ) from error
 
 
-async def _found(url: str, image: Image, networks: tuple[str, ...]) -> str:
+async def _request_digest(url: str, image: Image, networks: tuple[str, ...]) -> str:
     headers = {"Accept": _KINDS}
-    answer = await _asked("HEAD", url, headers, networks)
+    answer = await _send_request("HEAD", url, headers, networks)
     if answer.status == 401 and (challenge := answer.headers.get("www-authenticate", "")):
-        headers["Authorization"] = f"Bearer {await _token(challenge, image, networks)}"
-        answer = await _asked("HEAD", url, headers, networks)
-    _check(answer, image)
+        headers["Authorization"] = f"Bearer {await _fetch_token(challenge, image, networks)}"
+        answer = await _send_request("HEAD", url, headers, networks)
+    _check_answer(answer, image)
     digest = answer.headers.get("docker-content-digest", "")
     if not digest:  # it may be left out; then it is what the manifest's bytes come to
-        answer = await _asked("GET", url, headers, networks, MOST_BYTES)
-        _check(answer, image)
+        answer = await _send_request("GET", url, headers, networks, MOST_BYTES)
+        _check_answer(answer, image)
         digest = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
     if not _DIGEST.fullmatch(digest):
         raise ProtocolError(
@@ -85,7 +85,7 @@ async def _found(url: str, image: Image, networks: tuple[str, ...]) -> str:
     return digest
 
 
-async def _token(challenge: str, image: Image, networks: tuple[str, ...]) -> str:
+async def _fetch_token(challenge: str, image: Image, networks: tuple[str, ...]) -> str:
     """Of whoever the registry names. We have nothing that could be given away there."""
     told = dict(_TOLD.findall(challenge))
     realm = told.get("realm", "")
@@ -95,7 +95,9 @@ async def _token(challenge: str, image: Image, networks: tuple[str, ...]) -> str
         {"service": told["service"]} if "service" in told else {}
     )
     url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(query)}"
-    answer = await _asked("GET", url, {"Accept": "application/json"}, networks, _MOST_TOKEN_BYTES)
+    answer = await _send_request(
+        "GET", url, {"Accept": "application/json"}, networks, _MOST_TOKEN_BYTES
+    )
     try:
         read = json.loads(answer.body)
         token = read.get("token") or read["access_token"]
@@ -111,10 +113,10 @@ async def _token(challenge: str, image: Image, networks: tuple[str, ...]) -> str
     return token
 
 
-async def _asked(
+async def _send_request(
     method: str, url: str, headers: dict[str, str], networks: tuple[str, ...], most: int = 0
-) -> Answer:
-    return await once.request(
+) -> HttpAnswer:
+    return await single_request.send_single_request(
         method,
         url,
         None,
@@ -125,12 +127,12 @@ async def _asked(
     )
 
 
-def _check(answer: Answer, image: Image) -> None:
+def _check_answer(answer: HttpAnswer, image: Image) -> None:
     if answer.status == 200:
         return
     if answer.status == 404:
         raise NotFound(
-            f'The container registry has no image named "{plain(image.path, 200)}:{image.tag}".',
+            f'The container registry has no image named "{clean_text(image.path, 200)}:{image.tag}".',
             remedy="Choose another version.",
         )
     refusal: type[DownstreamError] = AuthFailed if answer.status in (401, 403) else ProtocolError

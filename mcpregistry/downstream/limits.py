@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 
 from mcpregistry.domain import error_texts
-from mcpregistry.domain.definitions.definition import visible
+from mcpregistry.domain.definitions.definition import select_visible_fields
 from mcpregistry.domain.errors import (
     ProtocolError,
     ResourceLimit,
 )
-from mcpregistry.domain.kinds import KINDS, PROMPT, TOOL
-from mcpregistry.domain.servers.target import Limits
-from mcpregistry.domain.shown_definitions import check_tool_is_usable
-from mcpregistry.domain.text.canonical import size
+from mcpregistry.domain.host_definitions import check_tool_is_usable
+from mcpregistry.domain.offer_kinds import KINDS, PROMPT, TOOL
+from mcpregistry.domain.servers.target import ServerLimits
+from mcpregistry.domain.text.canonical import measure_json
 from mcpregistry.downstream.repairs import repair_answer
 
 MAX_DEPTH = 128
@@ -31,17 +31,17 @@ MAX_URI = 490
 SCHEMA_BYTES = 256 * 1024
 
 
-def exceeds_depth(value: object, limit: int = MAX_DEPTH) -> bool:
+def has_excess_depth(value: object, limit: int = MAX_DEPTH) -> bool:
     """Whether JSON nests deeper than ``limit`` levels. Iterative, so that depth cannot hurt us."""
     level: list[object] = [value]
     for _ in range(limit):
-        level = [inner for outer in level for inner in _inside(outer)]
+        level = [inner for outer in level for inner in _list_containers(outer)]
         if not level:
             return False
     return True
 
 
-def _inside(value: object) -> list[object]:
+def _list_containers(value: object) -> list[object]:
     if type(value) is dict:
         return [item for item in value.values() if type(item) in (dict, list)]
     if type(value) is list:
@@ -50,7 +50,7 @@ def _inside(value: object) -> list[object]:
 
 
 def check_result(
-    result: dict[str, Any], limits: Limits, kind: str = TOOL, name: str = ""
+    result: dict[str, Any], limits: ServerLimits, kind: str = TOOL, name: str = ""
 ) -> dict[str, Any]:
     """Return the result of a call of ``name`` (a read: its URI) if it is within bounds, as hosts
     can read it.
@@ -70,12 +70,12 @@ def check_result(
 
 def check_depth(result: dict[str, Any]) -> dict[str, Any]:
     """The very same. Raises ResourceLimit for what nests too deeply."""
-    if exceeds_depth(result):
-        raise too_deep()
+    if has_excess_depth(result):
+        raise make_too_deep_error()
     return result
 
 
-def too_deep() -> ResourceLimit:
+def make_too_deep_error() -> ResourceLimit:
     """The error for JSON that nests too deeply."""
     return ResourceLimit(
         f"The answer is nested more than {MAX_DEPTH} levels deep.",
@@ -87,7 +87,7 @@ def too_deep() -> ResourceLimit:
 def check_tools(
     listed: list[Any],
     beyond: int,
-    limits: Limits,
+    limits: ServerLimits,
     unusable: Callable[[Mapping[str, Any]], str] = lambda tool: "",
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Usable tools, repaired, and a sentence for each that is left out, and for those ``beyond``
@@ -105,16 +105,16 @@ def check_tools(
             problems.append(reason)
         else:
             tools.append(tool)
-    return tools, [*problems, *_too_many(beyond, limits)]
+    return tools, [*problems, *_describe_excess(beyond, limits)]
 
 
 def check_others(
-    kind: str, listed: list[Any], beyond: int, limits: Limits
+    kind: str, listed: list[Any], beyond: int, limits: ServerLimits
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The same of prompts, resources and templates."""
     found = []
     problems = []
-    check = check_prompt if kind == PROMPT else partial(_bounded, kind)
+    check = check_prompt if kind == PROMPT else partial(_check_item, kind)
     for raw in listed:
         try:
             found.append(check(raw, limits))
@@ -122,12 +122,12 @@ def check_others(
             problems.append(error.message)
     return found, [
         *problems,
-        *(f"{kind.capitalize()}s: {said}" for said in _too_many(beyond, limits)),
+        *(f"{kind.capitalize()}s: {said}" for said in _describe_excess(beyond, limits)),
     ]
 
 
 def limit_bytes(
-    listed: Mapping[str, list[dict[str, Any]]], instructions: str, limits: Limits
+    listed: Mapping[str, list[dict[str, Any]]], instructions: str, limits: ServerLimits
 ) -> tuple[dict[str, tuple[dict[str, Any], ...]], list[str]]:
     """Definitions, by kind, that fit into the server's limit together, and a sentence for each kind
     with some left out.
@@ -140,12 +140,12 @@ def limit_bytes(
     problems: list[str] = []
     left = limits.definition_bytes
     for kind, items in listed.items():
-        sizes = [size(visible(item, instructions, kind)) for item in items]
+        sizes = [measure_json(select_visible_fields(item, instructions, kind)) for item in items]
         if sum(sizes) <= left:
             kept[kind] = tuple(items)
             left -= sum(sizes)
             continue
-        chosen, left = _first_by_name(kind, items, sizes, left)
+        chosen, left = _select_first_by_name(kind, items, sizes, left)
         kept[kind] = tuple(chosen)
         problems.append(
             f"{kind.capitalize()}s that are not used: {len(items) - len(chosen):,} of {len(items):,}. All definitions of the server "
@@ -155,7 +155,7 @@ def limit_bytes(
     return kept, problems
 
 
-def _first_by_name(
+def _select_first_by_name(
     kind: str, items: list[dict[str, Any]], sizes: list[int], left: int
 ) -> tuple[list[dict[str, Any]], int]:
     """The items that fit, in their order, and the room that is left: none for what comes after the
@@ -170,7 +170,7 @@ def _first_by_name(
     return items, left
 
 
-def _too_many(beyond: int, limits: Limits) -> list[str]:
+def _describe_excess(beyond: int, limits: ServerLimits) -> list[str]:
     """What is said of those beyond the limit."""
     if not beyond:
         return []
@@ -180,18 +180,18 @@ def _too_many(beyond: int, limits: Limits) -> list[str]:
     ]
 
 
-def check_tool(tool: object, limits: Limits) -> dict[str, Any]:
+def check_tool(tool: object, limits: ServerLimits) -> dict[str, Any]:
     """One listed tool within bounds. Raises ResourceLimit or ProtocolError with the reason."""
-    found = repair_tool(_bounded(TOOL, tool, limits))
+    found = repair_tool(_check_item(TOOL, tool, limits))
     if why := check_tool_is_usable(found):
         raise ProtocolError(f"Tool {found['name']}: {why}.")
     return found
 
 
-def check_prompt(prompt: object, limits: Limits) -> dict[str, Any]:
+def check_prompt(prompt: object, limits: ServerLimits) -> dict[str, Any]:
     """One listed prompt within bounds, whose arguments have names. Raises ResourceLimit or
     ProtocolError."""
-    found = _bounded(PROMPT, prompt, limits)
+    found = _check_item(PROMPT, prompt, limits)
     arguments = found.get("arguments")
     if type(arguments) is list:
         listed = arguments
@@ -206,7 +206,7 @@ def check_prompt(prompt: object, limits: Limits) -> dict[str, Any]:
     return found
 
 
-def _bounded(what: str, item: object, limits: Limits) -> dict[str, Any]:
+def _check_item(what: str, item: object, limits: ServerLimits) -> dict[str, Any]:
     key = KINDS[what].identity
     most = MAX_NAME if what in (TOOL, PROMPT) else MAX_URI
     if (
@@ -222,7 +222,7 @@ def _bounded(what: str, item: object, limits: Limits) -> dict[str, Any]:
         raise ResourceLimit(
             f"The description of {what} {name} is larger than {limits.max_description:,} bytes."
         )
-    if exceeds_depth(item):
+    if has_excess_depth(item):
         raise ResourceLimit(
             f"The definition of {what} {name} is nested more than {MAX_DEPTH} levels deep."
         )
@@ -233,7 +233,7 @@ def _bounded(what: str, item: object, limits: Limits) -> dict[str, Any]:
     return item
 
 
-def check_instructions(instructions: str, limits: Limits) -> None:
+def check_instructions(instructions: str, limits: ServerLimits) -> None:
     """A server's instructions within bounds: they become part of every definition of it. Raises
     ResourceLimit."""
     if len(instructions.encode(errors="replace")) > limits.max_description:
@@ -260,7 +260,8 @@ def parse_arguments(arguments_json: bytes) -> msgspec.Raw:
         _decode_object(arguments_json)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(
-            "The arguments are not a valid JSON object.", remedy=error_texts.use("an object", "{}")
+            "The arguments are not a valid JSON object.",
+            remedy=error_texts.advise_form("an object", "{}"),
         ) from error
     # only ever between tokens: strings escape them
     if b"\n" in arguments_json or b"\r" in arguments_json:
@@ -271,7 +272,7 @@ def parse_arguments(arguments_json: bytes) -> msgspec.Raw:
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def public_meta(meta: Mapping[str, Any] | None) -> dict[str, Any]:
+def drop_private_meta(meta: Mapping[str, Any] | None) -> dict[str, Any]:
     """The caller's ``_meta`` without what belongs to one hop: progress tokens and protocol keys."""
     if not meta:
         return {}
@@ -283,7 +284,7 @@ def public_meta(meta: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def too_large(limit: int) -> ResourceLimit:
+def make_too_large_error(limit: int) -> ResourceLimit:
     """The error for a message beyond the limit."""
     return ResourceLimit(
         f"The server's answer is larger than the limit of {limit:,} bytes.",

@@ -21,7 +21,7 @@ from mcpregistry.domain.errors import (
     ResourceLimit,
     TimedOut,
 )
-from mcpregistry.downstream.http_client import once
+from mcpregistry.downstream.http_client import single_request
 
 MOST_BYTES = 4 * 1024 * 1024
 MOST_ENTRIES = 100  # the API's own upper bound
@@ -33,20 +33,20 @@ _REMEDY = "Check the address: it must answer GET /v0.1/servers as MCP registries
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class RegistryPage:
     """One page: entries as they came, and the cursor of the next; empty where it is the last."""
 
     entries: list[Any]
     cursor: str
 
 
-async def page(
+async def fetch_page(
     base_url: str,
     query: Mapping[str, str],
     networks: tuple[str, ...],
     seconds: float = SECONDS,
     token: str = "",
-) -> Page:
+) -> RegistryPage:
     """Ask for one page, with the registry's own token. No redirect is followed, so it goes nowhere
     else.
 
@@ -58,7 +58,7 @@ async def page(
     url = f"{base_url}/v0.1/servers?{urlencode(query)}"
     try:
         async with asyncio.timeout(seconds):
-            answer = await once.request(
+            answer = await single_request.send_single_request(
                 "GET",
                 url,
                 None,
@@ -81,11 +81,11 @@ async def page(
             remedy="Contact the registry's maintainer.",
         ) from error
     if answer.status != 200:
-        raise _refusal(answer.status)
-    return _read(answer.body)
+        raise _make_refusal(answer.status)
+    return _parse_page(answer.body)
 
 
-def _refusal(status: int) -> DownstreamError:
+def _make_refusal(status: int) -> DownstreamError:
     if 300 <= status < 400:
         return ProtocolError(
             "The registry redirects to another address. Redirects are not followed.",
@@ -103,7 +103,7 @@ def _refusal(status: int) -> DownstreamError:
     return ProtocolError(f"The registry answered HTTP {status}.", remedy=_REMEDY)
 
 
-def _read(body: bytes) -> Page:
+def _parse_page(body: bytes) -> RegistryPage:
     try:
         read = json.loads(body)
         entries = read["servers"]
@@ -127,4 +127,4 @@ def _read(body: bytes) -> Page:
         raise ProtocolError(
             "The registry returned an empty page that is not the last one.", remedy=_REMEDY
         )
-    return Page(entries, cursor)
+    return RegistryPage(entries, cursor)

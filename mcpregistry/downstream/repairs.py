@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
+from mcpregistry.domain.definition_members import drop_misfits
 from mcpregistry.domain.errors import ProtocolError
-from mcpregistry.domain.kinds import PROMPT, TOOL
-from mcpregistry.domain.members import drop_misfits
+from mcpregistry.domain.offer_kinds import PROMPT, TOOL
 
 MAGIC_BYTES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -52,12 +52,12 @@ def repair_result(result: Part) -> Part:
     """Return the result of a tool with a list of content, as every reader expects it."""
     if "content" not in result:  # servers older than 2024-11-05
         old = result.get("toolResult", result.get("structuredContent", result))
-        result = {**result, "content": [_to_text(old)]}
+        result = {**result, "content": [_convert_to_text(old)]}
     elif type(result["content"]) is not list or not all(map(_is_plain_text, result["content"])):
         content = _repair_content(result)
         result = result if content == result["content"] else {**result, "content": content}
     if result.get("structuredContent", result) is None:
-        result = _without(result, "structuredContent")
+        result = _drop_keys(result, "structuredContent")
     failed = result.get("isError", False)
     return result if type(failed) is bool else {**result, "isError": failed in (1, "true", "True")}
 
@@ -66,12 +66,12 @@ def repair_part(part: object) -> Part:
     """Return one part of a tool's content or of a prompt's message as a content block of the
     protocol."""
     if not isinstance(part, dict):
-        return _to_text(part)
+        return _convert_to_text(part)
     kind = part.get("type")
     repair = _PARTS.get(kind) if isinstance(kind, str) else None
     if repair is None:
         only_text = "type" not in part and isinstance(part.get("text"), str)
-        return repair_part({"type": "text", **part}) if only_text else _to_text(part)
+        return repair_part({"type": "text", **part}) if only_text else _convert_to_text(part)
     return drop_misfits(repair(part))
 
 
@@ -79,7 +79,7 @@ def _repair_content(result: Part) -> list[Part]:
     content = result["content"]
     if content is None:
         structured = result.get("structuredContent")
-        return [] if structured is None else [_to_text(structured)]
+        return [] if structured is None else [_convert_to_text(structured)]
     parts = content if type(content) is list else [content]
     return [repair_part(part) for part in parts if part is not None]
 
@@ -100,12 +100,12 @@ def _repair_message(message: object) -> list[Part]:
     ProtocolError."""
     role = message.get("role", "user") if isinstance(message, dict) else "user"
     if role not in ("user", "assistant"):
-        raise _unreadable(
+        raise _make_unreadable_error(
             f"one of its messages has the role {role!r} instead of 'user' or 'assistant'"
         )
     content = message.get("content") if isinstance(message, dict) else message
     if content is None:
-        raise _unreadable("one of its messages has no content")
+        raise _make_unreadable_error("one of its messages has no content")
     parts = content if isinstance(content, list) else [content]
     return [{"role": role, "content": repair_part(part)} for part in parts if part is not None]
 
@@ -113,19 +113,19 @@ def _repair_message(message: object) -> list[Part]:
 def _repair_read(result: Part, uri: str) -> Part:
     contents = result.get("contents", result.get("content"))
     if contents is None:
-        raise _unreadable("it has no contents")
+        raise _make_unreadable_error("it has no contents")
     listed = contents if type(contents) is list else [contents]
     if listed is result.get("contents") and all(map(_is_plain_resource, listed)):
         return result
     repaired = [_repair_resource(each, uri) for each in listed if each is not None]
-    return {**_without(result, "content"), "contents": repaired}
+    return {**_drop_keys(result, "content"), "contents": repaired}
 
 
 def _repair_resource(content: object, uri: str) -> Part:
     """Return what was read as one text or one blob with the URI it was asked by where it names
     none."""
     if not isinstance(content, dict):
-        return {"uri": uri, "text": _to_text(content)["text"]}
+        return {"uri": uri, "text": _convert_to_text(content)["text"]}
     if isinstance(content.get("resource"), dict):
         return _repair_resource(content["resource"], uri)
     found = {key: value for key, value in content.items() if value is not None and key != "type"}
@@ -133,9 +133,9 @@ def _repair_resource(content: object, uri: str) -> Part:
         found["blob"] = found.pop("data")
     if not isinstance(found.get("blob"), str):
         found.pop("blob", None)
-        said = found.get("text", _without(found, "uri") if "text" not in found else "")
+        said = found.get("text", _drop_keys(found, "uri") if "text" not in found else "")
         found = {key: found[key] for key in ("uri", "mimeType", "_meta") if key in found} | {
-            "text": _to_text(said)["text"]
+            "text": _convert_to_text(said)["text"]
         }
     if not isinstance(found.get("uri"), str):
         found["uri"] = uri
@@ -146,7 +146,7 @@ def _repair_text(part: Part) -> Part:
     text = part.get("text")
     if isinstance(text, str):
         return part
-    return {**part, "text": "" if text is None else _to_text(text)["text"]}
+    return {**part, "text": "" if text is None else _convert_to_text(text)["text"]}
 
 
 def _repair_media(part: Part) -> Part:
@@ -155,7 +155,7 @@ def _repair_media(part: Part) -> Part:
     data = part.get("data")
     mime = part.get("mimeType", part.get("mediaType", part.get("mime_type")))
     if not isinstance(data, str):
-        return _to_text(part)
+        return _convert_to_text(part)
     if data.startswith("data:") and "," in data:
         head, data = data.split(",", 1)
         mime = head.removeprefix("data:").split(";")[0] or mime
@@ -168,7 +168,7 @@ def _repair_media(part: Part) -> Part:
     )
     if data == part["data"] and mime == part.get("mimeType"):
         return part
-    return {**_without(part, "mediaType", "mime_type"), "data": data, "mimeType": mime}
+    return {**_drop_keys(part, "mediaType", "mime_type"), "data": data, "mimeType": mime}
 
 
 def _sniff(data: str) -> str:
@@ -186,7 +186,7 @@ def _sniff(data: str) -> str:
 def _repair_link(part: Part) -> Part:
     uri = part.get("uri")
     if not isinstance(uri, str):
-        return _to_text(part)
+        return _convert_to_text(part)
     if isinstance(part.get("name"), str):
         return part
     return {**part, "name": uri.rstrip("/").rsplit("/", 1)[-1] or uri}
@@ -196,7 +196,7 @@ def _repair_embedded(part: Part) -> Part:
     resource = part.get("resource")
     if not isinstance(resource, dict) or not isinstance(resource.get("uri"), str):
         said = resource.get("text") if isinstance(resource, dict) else None
-        return _to_text(said if isinstance(said, str) else part)
+        return _convert_to_text(said if isinstance(said, str) else part)
     return (
         part
         if _is_plain_resource(resource)
@@ -239,16 +239,16 @@ def _is_plain_resource(content: object) -> bool:
     )
 
 
-def _to_text(value: object) -> Part:
+def _convert_to_text(value: object) -> Part:
     return {
         "type": "text",
         "text": value if isinstance(value, str) else msgspec.json.encode(value).decode(),
     }
 
 
-def _without(part: Part, *keys: str) -> Part:
+def _drop_keys(part: Part, *keys: str) -> Part:
     return {key: value for key, value in part.items() if key not in keys}
 
 
-def _unreadable(why: str) -> ProtocolError:
+def _make_unreadable_error(why: str) -> ProtocolError:
     return ProtocolError(f"The server's answer cannot be read: {why}.", sent=True)

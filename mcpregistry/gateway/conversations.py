@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from mcpregistry.domain.errors import ArgumentsInvalid
-from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.caller_identity import Caller
 
 HEADER = b"slipsnisse-conversation"
 META_KEY = "slipsnisse/conversation"  # ``stdio/preload.py`` knows it too
 
 
-def named_in(headers: list[tuple[bytes, bytes]], header: bytes = HEADER) -> str | None:
+def read_single_header(headers: list[tuple[bytes, bytes]], header: bytes = HEADER) -> str | None:
     """What the header says; empty without one. None: it is there twice, and nobody can say which
     one counts."""
     found = [value for name, value in headers if name == header]
@@ -22,7 +22,7 @@ def named_in(headers: list[tuple[bytes, bytes]], header: bytes = HEADER) -> str 
     return found[0].decode("latin-1") if found else ""
 
 
-def conversation_of(caller: Caller, meta: Mapping[str, Any]) -> str:
+def find_conversation(caller: Caller, meta: Mapping[str, Any]) -> str:
     """The id that the request names, empty if none. Raises ArgumentsInvalid for what is no id, and
     for two of them."""
     if META_KEY not in meta:

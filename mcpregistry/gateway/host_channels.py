@@ -19,10 +19,10 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from mcpregistry.calls.call import Host
-from mcpregistry.domain.calls.forwarding import Unanswered
+from mcpregistry.calls.call import CallHost
+from mcpregistry.domain.calls.forwarding import HostUnansweredError
+from mcpregistry.gateway.host_log_lines import HostLogLevels, HostLogLines
 from mcpregistry.gateway.live_calls import NO_ANSWER
-from mcpregistry.gateway.logs import Levels, Lines
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +47,7 @@ class OlderHostChannel:
     def __init__(
         self,
         connection: Connection,
-        levels: Levels,
+        levels: HostLogLevels,
         relay: Relay | None,
         ask_elsewhere: AskElsewhere | None = None,
     ) -> None:
@@ -56,7 +56,7 @@ class OlderHostChannel:
         self._levels = levels
         self._relay = relay
         self._ask_elsewhere = ask_elsewhere
-        self._lines: dict[str, Lines] = {}
+        self._lines: dict[str, HostLogLines] = {}
         self._flushing: set[str] = set()  # servers whose lines are on their way
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -68,15 +68,15 @@ class OlderHostChannel:
                 return answer
         connection = self._ref()
         if connection is None:
-            raise Unanswered(NO_ANSWER)
-        return await ask_on(connection, method, params)
+            raise HostUnansweredError(NO_ANSWER)
+        return await ask_connection(connection, method, params)
 
     def log(self, server: str, line: Mapping[str, Any]) -> None:
         """Send a log line of this server if the host wants its level."""
         if (connection := self._ref()) is None:
             return
-        lines = self._lines.setdefault(server, Lines(self._send_line, server))
-        lines.level = self._levels.of(connection)
+        lines = self._lines.setdefault(server, HostLogLines(self._send_line, server))
+        lines.level = self._levels.get_level(connection)
         lines(line)
         if server not in self._flushing:
             self._flushing.add(server)
@@ -90,7 +90,7 @@ class OlderHostChannel:
             return
         self._spawn(self._notify(COMPLETE, {"elicitationId": elicitation_id}))
 
-    async def _flush(self, server: str, lines: Lines) -> None:
+    async def _flush(self, server: str, lines: HostLogLines) -> None:
         try:
             await lines.flush()
         finally:
@@ -111,38 +111,41 @@ class OlderHostChannel:
         task.add_done_callback(self._tasks.discard)
 
 
-async def ask_on(connection: Connection, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+async def ask_connection(
+    connection: Connection, method: str, params: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the host's answer to a question on this connection, or on the stream of its session
     here. Raises Unanswered."""
     try:
         return await connection.send_raw_request(method, dict(params), {"timeout": ASK_SECONDS})
     except MCPError as error:
-        raise Unanswered(f"The host did not answer: {error.error.message}"[:500]) from None
+        raise HostUnansweredError(f"The host did not answer: {error.error.message}"[:500]) from None
     except Exception:
         log.info("question.not_put", method=method, exc_info=True)
-        raise Unanswered(NO_ANSWER) from None
+        raise HostUnansweredError(NO_ANSWER) from None
 
 
 class HostChannels:
     """The channels of this process's hosts."""
 
-    def __init__(self, levels: Levels) -> None:
+    def __init__(self, levels: HostLogLevels) -> None:
         self._levels = levels
         self._channels: WeakKeyDictionary[Connection, OlderHostChannel] = WeakKeyDictionary()
         self.relay: Relay | None = None
         self.ask_elsewhere: AskElsewhere | None = None
 
-    def reaching(self, ctx: Context, host: Host) -> Host:
+    def attach_channel(self, ctx: Context, host: CallHost) -> CallHost:
         """The host of this request with its channel, if it is of the older era."""
         if ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
             return host
         # The SDK offers no public way to the connection; the pinned version is held to this by a
         # test.
         return replace(
-            host, forwarding=replace(host.forwarding, channel=self.of(ctx.session._connection))
+            host,
+            forwarding=replace(host.forwarding, channel=self.get_channel(ctx.session._connection)),
         )
 
-    def of(self, connection: Connection) -> OlderHostChannel:
+    def get_channel(self, connection: Connection) -> OlderHostChannel:
         """The channel of the host of the older era on this connection."""
         channel = self._channels.get(connection)
         if channel is None:

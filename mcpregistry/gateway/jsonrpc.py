@@ -20,9 +20,9 @@ from mcp.types import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, ErrorData
 from mcp_types import CONNECTION_CLOSED, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from mcpregistry.domain.calls.ends import CUT_OFF
+from mcpregistry.domain.calls.outcome_texts import CUT_OFF
 from mcpregistry.domain.text.almost_json import BOM, REPLACED, repair_text
-from mcpregistry.domain.text.canonical import stored
+from mcpregistry.domain.text.canonical import encode_lossy_json
 from mcpregistry.domain.text.unique_keys import RepeatedKeyError, check_keys
 
 log = structlog.get_logger(__name__)
@@ -40,21 +40,21 @@ MOST_SAID = 200  # characters of an error's own words
 _TOO_DEEP = "The message is nested too deeply."
 
 
-async def in_thread_if_large(data: bytes, look: Callable[[bytes], _Found]) -> _Found:
+async def run_in_thread_if_large(data: bytes, look: Callable[[bytes], _Found]) -> _Found:
     """Return what ``look`` finds in a message. A thread looks through a large one, so that the loop
     is not blocked."""
     return await to_thread.run_sync(look, data) if len(data) > _LARGE else look(data)
 
 
-def encoded(message: dict[str, Any]) -> bytes:
+def encode_message(message: dict[str, Any]) -> bytes:
     """A message as JSON, also one with halves of surrogate pairs in it."""
     try:
         return msgspec.json.encode(message)
     except (msgspec.EncodeError, UnicodeEncodeError, TypeError):
-        return stored(message).encode()
+        return encode_lossy_json(message).encode()
 
 
-def with_valid_text(data: bytes) -> bytes:
+def replace_invalid_text(data: bytes) -> bytes:
     """The same bytes; if they are JSON but for characters that are not Unicode, with those
     replaced."""
     try:
@@ -98,50 +98,52 @@ def explain_cut(error: ErrorData) -> ErrorData:
     return error.model_copy(update={"message": CUT_OFF}) if is_cut else error
 
 
-def objection(data: bytes) -> dict[str, Any] | None:
+def find_message_error(data: bytes) -> dict[str, Any] | None:
     """The error to answer these bytes with, or None for what the SDK is to look at."""
     try:
         message = msgspec.json.decode(data)
     except RecursionError:
-        return error_to(salvage_id(data), PARSE_ERROR, _TOO_DEEP)
+        return make_error_reply(salvage_id(data), PARSE_ERROR, _TOO_DEEP)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        return error_to(
+        return make_error_reply(
             salvage_id(data),
             PARSE_ERROR,
             f"The message is not valid JSON: {str(error)[:MOST_SAID]}",
         )
     if isinstance(message, list):
-        return error_to(
+        return make_error_reply(
             None,
             INVALID_REQUEST,
             "MCP has no batches since 2025-06-18. Send each message on its own.",
         )
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-        return error_to(
+        return make_error_reply(
             None, INVALID_REQUEST, 'This is not a JSON-RPC message: "jsonrpc": "2.0" is missing.'
         )
-    return _objection_to(message) or _repeated_key(message, data)
+    return _check_fields(message) or _check_repeated_keys(message, data)
 
 
-def _objection_to(message: dict[str, Any]) -> dict[str, Any] | None:
+def _check_fields(message: dict[str, Any]) -> dict[str, Any] | None:
     known = message["id"] if "id" in message and type(message["id"]) in (int, str) else None
     if "method" not in message:
         answers = known is not None and ("result" in message or "error" in message)
         return (
             None
             if answers
-            else error_to(known, INVALID_REQUEST, "The message is neither a request nor an answer.")
+            else make_error_reply(
+                known, INVALID_REQUEST, "The message is neither a request nor an answer."
+            )
         )
     if not isinstance(message["method"], str):
-        return error_to(known, INVALID_REQUEST, "The method must be a string.")
+        return make_error_reply(known, INVALID_REQUEST, "The method must be a string.")
     if "id" in message and known is None:
-        return error_to(
+        return make_error_reply(
             None, INVALID_REQUEST, "The id of a request must be a string or a whole number."
         )
     if not isinstance(message.get("params", {}), dict):
-        return error_to(known, INVALID_REQUEST, "The parameters must be an object.")
+        return make_error_reply(known, INVALID_REQUEST, "The parameters must be an object.")
     if known is not None and not _has_valid_progress_token(message):
-        return error_to(
+        return make_error_reply(
             known, INVALID_PARAMS, "The progressToken must be a string or a whole number."
         )
     return None
@@ -154,18 +156,18 @@ def _has_valid_progress_token(message: dict[str, Any]) -> bool:
     return token is None or type(token) in (int, str)
 
 
-def _repeated_key(message: dict[str, Any], data: bytes) -> dict[str, Any] | None:
+def _check_repeated_keys(message: dict[str, Any], data: bytes) -> dict[str, Any] | None:
     known = message["id"] if "method" in message and type(message.get("id")) in (int, str) else None
     try:
         check_keys(data)
     except RepeatedKeyError as error:
-        return error_to(known, INVALID_REQUEST, f"{error} {error.remedy}")
+        return make_error_reply(known, INVALID_REQUEST, f"{error} {error.remedy}")
     except RecursionError:
-        return error_to(known, PARSE_ERROR, _TOO_DEEP)
+        return make_error_reply(known, PARSE_ERROR, _TOO_DEEP)
     return None
 
 
-def too_deep(data: bytes) -> dict[str, Any] | None:
+def check_parser_depth(data: bytes) -> dict[str, Any] | None:
     """The error for a message with more levels than the SDK's parser bears, wherever that one reads
     it (all but the modern era over HTTP); ours bears more. It would keep silent on a pipe, and show
     its validator's words over HTTP."""
@@ -174,16 +176,16 @@ def too_deep(data: bytes) -> dict[str, Any] | None:
     try:
         pydantic_core.from_json(data)
     except ValueError:
-        return error_to(msgspec.json.decode(data).get("id"), PARSE_ERROR, _TOO_DEEP)
+        return make_error_reply(msgspec.json.decode(data).get("id"), PARSE_ERROR, _TOO_DEEP)
     return None
 
 
-def error_to(request_id: int | str | None, code: int, message: str) -> dict[str, Any]:
+def make_error_reply(request_id: int | str | None, code: int, message: str) -> dict[str, Any]:
     """A JSON-RPC error response."""
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
 
 
-def unserved(version: str, data: bytes) -> dict[str, Any] | None:
+def check_version_header(version: str, data: bytes) -> dict[str, Any] | None:
     """The error for a request whose version nobody serves and which only the header names; None for
     all others.
 
@@ -201,12 +203,12 @@ def unserved(version: str, data: bytes) -> dict[str, Any] | None:
         or (isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta)
     ):
         return None
-    refusal = error_to(message["id"], rejection.code, rejection.message)
+    refusal = make_error_reply(message["id"], rejection.code, rejection.message)
     refusal["error"]["data"] = rejection.data
     return refusal
 
 
-async def replied(send: Any, status: int, answer: dict[str, Any]) -> None:
+async def send_reply(send: Any, status: int, answer: dict[str, Any]) -> None:
     """Answer an HTTP request with one JSON-RPC message."""
     headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -27,7 +27,7 @@ _BACKLOG = 100  # a host that reads slowly misses the oldest
 _STEP = 1e-6
 
 
-class Progress:
+class HostProgress:
     """Call it with (progress, total or None, message or None) from the event loop's thread."""
 
     def __init__(self, send: Send, *, silence: float = SILENCE) -> None:
@@ -51,7 +51,9 @@ class Progress:
             while self._waiting:
                 progress, total, message = self._waiting.popleft()
                 if self._last is not None and progress <= self._last[0]:
-                    progress = _beyond(self._last[0])  # what we said ourselves came first
+                    progress = _compute_next_value(
+                        self._last[0]
+                    )  # what we said ourselves came first
                 self._last = (progress, total)
                 try:
                     await self._send(progress, total, message)
@@ -74,14 +76,14 @@ class Progress:
             await self.flush()
 
 
-def _beyond(value: float) -> float:
+def _compute_next_value(value: float) -> float:
     return max(value + _STEP, math.nextafter(value, math.inf))
 
 
 @asynccontextmanager
-async def passing_on(send: Send, *, silence: float = SILENCE) -> AsyncIterator[Progress]:
+async def pass_progress(send: Send, *, silence: float = SILENCE) -> AsyncIterator[HostProgress]:
     """What was reported inside has been sent when the block ends well."""
-    progress = Progress(send, silence=silence)
+    progress = HostProgress(send, silence=silence)
     running = asyncio.ensure_future(progress.run())
     try:
         yield progress

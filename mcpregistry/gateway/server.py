@@ -25,11 +25,11 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcpregistry.calls.call import CallOutcome, CallRequest, OnProgress
-from mcpregistry.calls.catalog import Catalogue, Entry
-from mcpregistry.calls.completion import Typed
-from mcpregistry.calls.conversations import within
+from mcpregistry.calls.catalog import Catalogue, CatalogueEntry
+from mcpregistry.calls.completion import TypedArgument
+from mcpregistry.calls.conversations import narrow_to_conversation
 from mcpregistry.calls.engine import Engine
-from mcpregistry.calls.lending import lent
+from mcpregistry.calls.linked_resources import find_linked_resource
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import (
     ArgumentsInvalid,
@@ -38,23 +38,39 @@ from mcpregistry.domain.errors import (
     SlipsnisseError,
     ToolRefused,
 )
-from mcpregistry.domain.kinds import KINDS, LOGGING, PROMPT, RESOURCE, TEMPLATE, TOOL
-from mcpregistry.domain.servers.sessions import host_session
+from mcpregistry.domain.offer_kinds import KINDS, LOGGING, PROMPT, RESOURCE, TEMPLATE, TOOL
+from mcpregistry.domain.servers.sessions import make_host_session_key
 from mcpregistry.domain.version import VERSION
-from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
-from mcpregistry.gateway.conversations import conversation_of
-from mcpregistry.gateway.declared import introduction
+from mcpregistry.gateway.caller_identity import (
+    Caller,
+    find_caller,
+    find_mcp_session,
+    name_session,
+    redirect_to_process,
+)
+from mcpregistry.gateway.conversations import find_conversation
+from mcpregistry.gateway.host_answers import (
+    build_prompt_result,
+    build_resource_result,
+    build_tool_result,
+)
 from mcpregistry.gateway.host_channels import HostChannels
-from mcpregistry.gateway.identity import Caller, caller_of, own_session, session_of, tell_elsewhere
+from mcpregistry.gateway.host_introduction import build_introduction
+from mcpregistry.gateway.host_log_lines import HostLogLevels, HostLogLines, pass_lines
+from mcpregistry.gateway.host_questions import (
+    build_host_question,
+    find_waiting_call,
+    make_state_boundary,
+    read_host,
+    run_rounds,
+)
+from mcpregistry.gateway.list_notifications import ListChanges
 from mcpregistry.gateway.live_calls import LiveCalls
-from mcpregistry.gateway.logs import Levels, Lines, passing_lines
-from mcpregistry.gateway.notifications import Changes
-from mcpregistry.gateway.progress import passing_on
-from mcpregistry.gateway.questions import asked_of_host, boundary, host_of, in_rounds, waiting_call
-from mcpregistry.gateway.subscriptions import Joined, Subscriptions, subscriber_of
-from mcpregistry.gateway.tasks.handlers import Tasks, handle_of
-from mcpregistry.gateway.tasks.streams import TaskStreams
-from mcpregistry.ids import ordered_id
+from mcpregistry.gateway.progress import pass_progress
+from mcpregistry.gateway.subscriptions import JoinedBus, Subscriptions, make_subscriber
+from mcpregistry.gateway.tasks.task_handlers import Tasks, find_task_id
+from mcpregistry.gateway.tasks.task_streams import TaskStreams
+from mcpregistry.ids import make_ordered_id
 
 log = structlog.get_logger(__name__)
 
@@ -104,10 +120,10 @@ class Gateway:
 
     def __init__(self, engine: Engine, *, caller: Caller | None = None) -> None:
         self.engine = engine
-        self.changes = Changes(engine)
+        self.changes = ListChanges(engine)
         self.live = LiveCalls()
         self.tasks = Tasks(engine, caller)
-        self.levels = Levels()
+        self.levels = HostLogLevels()
         self.subscriptions = Subscriptions(engine)
         self.channels = HostChannels(self.levels)
         self._task_streams = TaskStreams(self.tasks, engine.feed)
@@ -115,28 +131,30 @@ class Gateway:
         self._caller = caller
         # Awaited with every handshake before it is answered: the HTTP door writes the session down.
         self.began: Callable[[Context, Caller, HandlerResult], Awaitable[None]] | None = None
-        self.server = self._build()
+        self.server = self._build_server()
 
-    def catalogue(self, caller: Caller) -> Catalogue:
+    def get_catalogue(self, caller: Caller) -> Catalogue:
         """The catalogue of this caller. Raises NotFound when its agent or endpoint is gone."""
-        return self.engine.catalogue(caller.endpoint, caller.agent)
+        return self.engine.get_catalogue(caller.endpoint, caller.agent)
 
-    async def seen_in(self, caller: Caller, meta: Mapping[str, Any]) -> tuple[Catalogue, str]:
+    async def find_visible_catalogue(
+        self, caller: Caller, meta: Mapping[str, Any]
+    ) -> tuple[Catalogue, str]:
         """The catalogue as this very request may see it, and the conversation that it names, if
         any.
 
-        Raises as ``catalogue``, and as ``calls.conversations.within`` for a conversation that takes
-        no requests.
+        Raises as ``get_catalogue``, and as ``calls.conversations.narrow_to_conversation`` for a
+        conversation that takes no requests.
         """
-        conversation = conversation_of(caller, meta)
-        return await within(self.catalogue(caller), conversation), conversation
+        conversation = find_conversation(caller, meta)
+        return await narrow_to_conversation(self.get_catalogue(caller), conversation), conversation
 
-    def _build(self) -> GatewayServer:
+    def _build_server(self) -> GatewayServer:
         server = GatewayServer(
             NAME,
             version=VERSION,
             title="Slipsnisse",
-            get_tool_input_schema=self._input_schema,
+            get_tool_input_schema=self._find_input_schema,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             on_list_prompts=self._list_prompts,
@@ -148,21 +166,23 @@ class Gateway:
             on_completion=self._complete,
         )
         self.tasks.install(server)
-        server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, self.levels.set)
+        server.add_request_handler(
+            "logging/setLevel", t.SetLevelRequestParams, self.levels.set_level
+        )
         server.add_request_handler("resources/subscribe", t.SubscribeRequestParams, self._subscribe)
         server.add_request_handler(
             "resources/unsubscribe", t.UnsubscribeRequestParams, self._unsubscribe
         )
         server.add_notification_handler(
-            "notifications/initialized", t.NotificationParams, self._initialized
+            "notifications/initialized", t.NotificationParams, self._note_initialized
         )
         server.add_notification_handler(
-            "notifications/roots/list_changed", t.NotificationParams, self._roots_changed
+            "notifications/roots/list_changed", t.NotificationParams, self._handle_roots_changed
         )
         if importlib.util.find_spec("opentelemetry.sdk") is None:
             # tracing without an exporter costs a tenth of a call and shows nothing
             server.middleware.clear()
-        server.middleware += [self._guard, boundary(self._caller), self._whole]
+        server.middleware += [self._guard, make_state_boundary(self._caller), self._restore_answer]
         return server
 
     async def _guard(self, ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -171,7 +191,7 @@ class Gateway:
         try:
             result = await call_next(ctx)
             if ctx.method == "initialize" and self.began is not None:
-                await self.began(ctx, self._caller_of(ctx), result)
+                await self.began(ctx, self._find_caller(ctx), result)
         except MCPError:
             raise
         except SlipsnisseError as error:
@@ -183,27 +203,27 @@ class Gateway:
                 raise MCPError(
                     t.INVALID_PARAMS, "The request's parameters are not valid."
                 ) from None
-            raise self._silenced(ctx) from None
+            raise self._log_crash(ctx) from None
         except Exception:  # noqa: BLE001 - logged there
-            raise self._silenced(ctx) from None
+            raise self._log_crash(ctx) from None
         if ctx.method in {"initialize", "server/discover"}:
-            return self._introduced(ctx, result)
+            return self._add_introduction(ctx, result)
         return result
 
     @staticmethod
-    def _silenced(ctx: Context) -> MCPError:
+    def _log_crash(ctx: Context) -> MCPError:
         log.exception("gateway.crashed", method=ctx.method)
         return MCPError(t.INTERNAL_ERROR, f"Internal error. {error_texts.ASK_OPERATOR}")
 
-    def _introduced(self, ctx: Context, result: HandlerResult) -> HandlerResult:
+    def _add_introduction(self, ctx: Context, result: HandlerResult) -> HandlerResult:
         """Add what belongs to the endpoint, not to the one server behind all of them."""
-        return introduction(result, *self._seen(self._caller_of(ctx)))
+        return build_introduction(result, *self._read_introduction(self._find_caller(ctx)))
 
-    def _seen(self, caller: Caller) -> tuple[frozenset[str], str]:
+    def _read_introduction(self, caller: Caller) -> tuple[frozenset[str], str]:
         """What servers have besides lists, and the instructions."""
         try:
-            catalogue = self.catalogue(caller)
-            return catalogue.features(), catalogue.instructions()
+            catalogue = self.get_catalogue(caller)
+            return catalogue.collect_features(), catalogue.merge_instructions()
         except NotFound:
             # nobody's opening, kept for hosts to come; or agent or endpoint is gone, as requests
             # will say
@@ -225,9 +245,9 @@ class Gateway:
         return await self._list(ctx, params, TEMPLATE)
 
     async def _list(self, ctx: Context, params: t.PaginatedRequestParams | None, kind: str) -> Any:
-        catalogue, _ = await self.seen_in(self._caller_of(ctx), ctx.meta or {})
+        catalogue, _ = await self.find_visible_catalogue(self._find_caller(ctx), ctx.meta or {})
         try:
-            found, after = catalogue.of_kind(kind).page(
+            found, after = catalogue.get_kind(kind).list_page(
                 params.cursor if params else None, legacy=is_legacy(ctx)
             )
         except ValueError as error:
@@ -235,95 +255,100 @@ class Gateway:
         return {KINDS[kind].listed: found, **LIST_EXTRA} | ({"nextCursor": after} if after else {})
 
     async def _call_tool(self, ctx: Context, params: t.CallToolRequestParams) -> Any:
-        return await self._called(ctx, TOOL, params.name, params.arguments or {})
+        return await self._make_call(ctx, TOOL, params.name, params.arguments or {})
 
     async def _get_prompt(self, ctx: Context, params: t.GetPromptRequestParams) -> Any:
-        return await self._called(ctx, PROMPT, params.name, params.arguments or {})
+        return await self._make_call(ctx, PROMPT, params.name, params.arguments or {})
 
     async def _read_resource(self, ctx: Context, params: t.ReadResourceRequestParams) -> Any:
-        return await self._called(ctx, RESOURCE, str(params.uri), {})
+        return await self._make_call(ctx, RESOURCE, str(params.uri), {})
 
-    async def _called(
+    async def _make_call(
         self, ctx: Context, kind: str, name: str, arguments: Mapping[str, Any]
     ) -> Any:
         """Make the call. ``name`` of a resource is the URI as hosts know it."""
-        caller = self._caller_of(ctx)
+        caller = self._find_caller(ctx)
         asked = name
-        catalogue, conversation = await self.seen_in(caller, ctx.meta or {})
+        catalogue, conversation = await self.find_visible_catalogue(caller, ctx.meta or {})
         if kind == RESOURCE:
-            found, name, own = catalogue.reading(name)
-            catalogue = found if found.find(name) else await lent(catalogue, name) or found
+            found, name, own = catalogue.find_reader(name)
+            catalogue = (
+                found if found.find(name) else await find_linked_resource(catalogue, name) or found
+            )
             arguments = {"uri": own}
-        catalogue = catalogue if kind == RESOURCE else catalogue.of_kind(kind)
-        host = self.channels.reaching(ctx, await host_of(ctx, caller))
+        catalogue = catalogue if kind == RESOURCE else catalogue.get_kind(kind)
+        host = self.channels.attach_channel(ctx, await read_host(ctx, caller))
         if kind != TOOL:
-            host = host.without_tasks()  # MCP has them for calls of tools alone
-        level = self.levels.wanted(ctx)
+            host = host.drop_tasks()  # MCP has them for calls of tools alone
+        level = self.levels.find_wanted_level(ctx)
         entry = catalogue.find(name)
-        async with self._progress(ctx) as on_progress, _lines(ctx, level, entry) as on_log:
+        async with (
+            self._open_progress(ctx) as on_progress,
+            _open_log_lines(ctx, level, entry) as on_log,
+        ):
             request = CallRequest(
                 catalogue=catalogue,
                 name=name,
                 arguments=arguments,
                 origin=caller.origin,
                 host_name=host.title,
-                request_id=request_id_of(ctx.meta or {}, ctx.request_id),
-                meta=forwarding(ctx.meta or {}),
+                request_id=find_request_id(ctx.meta or {}, ctx.request_id),
+                meta=select_forwardable_meta(ctx.meta or {}),
                 on_progress=on_progress,
                 on_log=on_log,
-                host=host.hearing(level),
+                host=host.set_log_level(level),
                 conversation=conversation,
-                call_id=_call_id_for(ctx),
-                session=session_of(caller, ctx.meta or {}, conversation, own_session(ctx)),
+                call_id=_make_call_id(ctx),
+                session=name_session(caller, ctx.meta or {}, conversation, find_mcp_session(ctx)),
             )
-            outcome = _outcome_of(ctx) or await self._made(request, ctx)
+            outcome = _read_outcome(ctx) or await self._run_call(request, ctx)
         _answer.set(
-            await self._answered(outcome, entry, caller, kind, asked, legacy=is_legacy(ctx))
+            await self._build_answer(outcome, entry, caller, kind, asked, legacy=is_legacy(ctx))
         )
         return _PLACEHOLDERS[kind]
 
-    async def _made(self, request: CallRequest, ctx: Context) -> CallOutcome:
+    async def _run_call(self, request: CallRequest, ctx: Context) -> CallOutcome:
         """The call's end. A server's questions go to the host: in rounds of its own, or as our
         requests meanwhile."""
         params = ctx.params or {}
-        nonce, address = waiting_call(params)
+        nonce, address = find_waiting_call(params)
         if nonce:
             if address != self.engine.placement.address:
-                tell_elsewhere(ctx, address)
-            return await self.live.go_on(nonce, request, params.get("inputResponses"))
-        request, live = self.live.opened(request)
+                redirect_to_process(ctx, address)
+            return await self.live.continue_call(nonce, request, params.get("inputResponses"))
+        request, live = self.live.make_askable(request)
         if live is not None:
             return await live.run(self.engine.call(request))
         outcome = await self.engine.call(request)
         return (
-            await in_rounds(self.engine, request, outcome)
+            await run_rounds(self.engine, request, outcome)
             if request.host.forwarding.ask is not None
             else outcome
         )
 
-    async def _answered(
+    async def _build_answer(
         self,
         outcome: CallOutcome,
-        entry: Entry | None,
+        entry: CatalogueEntry | None,
         caller: Caller,
         kind: str,
         asked: str,
         *,
         legacy: bool,
     ) -> dict[str, Any]:
-        if task_id := handle_of(outcome):
-            return await self.tasks.made(task_id, caller)
-        if question := asked_of_host(outcome, entry, self.engine.placement.address):
+        if task_id := find_task_id(outcome):
+            return await self.tasks.build_handle(task_id, caller)
+        if question := build_host_question(outcome, entry, self.engine.placement.address):
             return question
         if kind == PROMPT:
-            return prompt_result(outcome, legacy=legacy)
+            return build_prompt_result(outcome, legacy=legacy)
         if kind == RESOURCE:
-            return resource_result(outcome, asked, legacy=legacy)
-        return tool_result(
+            return build_resource_result(outcome, asked, legacy=legacy)
+        return build_tool_result(
             outcome, legacy=legacy, typed=entry is not None and "outputSchema" in entry.listing
         )
 
-    async def _whole(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+    async def _restore_answer(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """What a server answered goes out as it came: the SDK's models would drop what they do not
         know."""
         result = await call_next(ctx)
@@ -334,19 +359,19 @@ class Gateway:
         return answer | {"_meta": meta} if meta else answer
 
     @staticmethod
-    def _progress(ctx: Context) -> AbstractAsyncContextManager[OnProgress | None]:
+    def _open_progress(ctx: Context) -> AbstractAsyncContextManager[OnProgress | None]:
         """Pass progress on to a host that asked for it."""
         if not ctx.meta or ctx.meta.get("progress_token") is None:
             return nullcontext()
-        return passing_on(ctx.session.report_progress)
+        return pass_progress(ctx.session.report_progress)
 
     async def _complete(self, ctx: Context, params: t.CompleteRequestParams) -> Any:
-        caller = self._caller_of(ctx)
+        caller = self._find_caller(ctx)
         ref = params.ref
-        catalogue, _ = await self.seen_in(caller, ctx.meta or {})
+        catalogue, _ = await self.find_visible_catalogue(caller, ctx.meta or {})
         self.engine.check_open()
         said = ctx.session.client_params
-        typed = Typed(
+        typed = TypedArgument(
             kind=PROMPT if isinstance(ref, t.PromptReference) else TEMPLATE,
             name=ref.name if isinstance(ref, t.PromptReference) else str(ref.uri),
             argument=params.argument.name,
@@ -362,64 +387,68 @@ class Gateway:
         return {"resultType": "complete", "completion": completion}
 
     async def _listen(self, ctx: Context, params: t.SubscriptionsListenRequestParams) -> Any:
-        caller = self._caller_of(ctx)
+        caller = self._find_caller(ctx)
         asked = params.notifications
         if not asked.resource_subscriptions:
-            return await self._streamed(ctx, caller, params, None)
-        catalogue, conversation = await self.seen_in(caller, ctx.meta or {})
-        watching = self.subscriptions.streaming(
-            subscriber_of(ctx, caller, conversation, self.channels),
+            return await self._serve_stream(ctx, caller, params, None)
+        catalogue, conversation = await self.find_visible_catalogue(caller, ctx.meta or {})
+        watching = self.subscriptions.open_stream(
+            make_subscriber(ctx, caller, conversation, self.channels),
             catalogue,
             map(str, asked.resource_subscriptions),
-            self.changes.bus(caller),
+            self.changes.get_bus(caller),
         )
         async with watching as (taken, bus):
             honoured = asked.model_copy(update={"resource_subscriptions": taken})
-            return await self._streamed(
+            return await self._serve_stream(
                 ctx, caller, params.model_copy(update={"notifications": honoured}), bus
             )
 
-    async def _streamed(
+    async def _serve_stream(
         self,
         ctx: Context,
         caller: Caller,
         params: t.SubscriptionsListenRequestParams,
-        bus: Joined | None,
+        bus: JoinedBus | None,
     ) -> Any:
         if "taskIds" in (params.notifications.model_extra or {}):
             return await self._task_streams.listen(
-                caller, ctx, params, bus or self.changes.bus(caller)
+                caller, ctx, params, bus or self.changes.get_bus(caller)
             )
         return await self.changes.listen(caller, ctx, params, bus)
 
     async def _subscribe(self, ctx: Context, params: t.SubscribeRequestParams) -> Any:
-        caller = self._caller_of(ctx)
-        catalogue, conversation = await self.seen_in(caller, ctx.meta or {})
-        who = subscriber_of(ctx, caller, conversation, self.channels)
+        caller = self._find_caller(ctx)
+        catalogue, conversation = await self.find_visible_catalogue(caller, ctx.meta or {})
+        who = make_subscriber(ctx, caller, conversation, self.channels)
         return await self.subscriptions.subscribe(ctx, who, catalogue, str(params.uri))
 
     async def _unsubscribe(self, ctx: Context, params: t.UnsubscribeRequestParams) -> Any:
         return await self.subscriptions.unsubscribe(ctx, str(params.uri))
 
-    async def _initialized(self, ctx: Context, params: t.NotificationParams | None) -> None:
+    async def _note_initialized(self, ctx: Context, params: t.NotificationParams | None) -> None:
         # The SDK offers no public way to the connection; the pinned version is held to this by a
         # test.
-        self.changes.remember(self._caller_of(ctx), ctx.session._connection)
+        self.changes.remember(self._find_caller(ctx), ctx.session._connection)
 
-    async def _roots_changed(self, ctx: Context, params: t.NotificationParams | None) -> None:
-        caller = self._caller_of(ctx)
-        session = session_of(caller, {}, own=own_session(ctx))
-        await self.engine.placement.tell_roots_changed(host_session(caller.agent, session))
+    async def _handle_roots_changed(
+        self, ctx: Context, params: t.NotificationParams | None
+    ) -> None:
+        caller = self._find_caller(ctx)
+        session = name_session(caller, {}, own=find_mcp_session(ctx))
+        await self.engine.placement.notify_roots_changed(
+            make_host_session_key(caller.agent, session)
+        )
 
-    def _input_schema(self, name: str) -> Mapping[str, Any] | None:
+    def _find_input_schema(self, name: str) -> Mapping[str, Any] | None:
         """For the SDK's check of ``Mcp-Param-*`` headers, as the caller of this request sees the
         tool."""
         caller = current_caller.get()
-        entry = self.catalogue(caller).find(name) if caller else None
+        entry = self.get_catalogue(caller).find(name) if caller else None
         return entry.listing["inputSchema"] if entry else None
 
-    def _caller_of(self, ctx: Context) -> Caller:
-        return caller_of(ctx, self._caller)
+    def _find_caller(self, ctx: Context) -> Caller:
+        return find_caller(ctx, self._caller)
 
 
 def is_legacy(ctx: Context) -> bool:
@@ -427,31 +456,31 @@ def is_legacy(ctx: Context) -> bool:
     return ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
 
 
-def _lines(
-    ctx: Context, level: str, entry: Entry | None
-) -> AbstractAsyncContextManager[Lines | None]:
+def _open_log_lines(
+    ctx: Context, level: str, entry: CatalogueEntry | None
+) -> AbstractAsyncContextManager[HostLogLines | None]:
     """Pass the log lines of its server on to a host that wants them."""
     if not level or entry is None or entry.offer.own or LOGGING not in entry.offer.server.features:
         return nullcontext()
-    return passing_lines(ctx, level, entry.offer.server.slug)
+    return pass_lines(ctx, level, entry.offer.server.slug)
 
 
-def _outcome_of(ctx: Context) -> CallOutcome | None:
+def _read_outcome(ctx: Context) -> CallOutcome | None:
     """How the call ended, if a lane has made it already and leaves the answer to us."""
     return ctx.request.scope.get(OUTCOME_KEY) if ctx.request is not None else None
 
 
-def _call_id_for(ctx: Context) -> str:
+def _make_call_id(ctx: Context) -> str:
     """An id for the call, if the door wants to find it again; else "" and the pipeline makes
     one."""
     tell = ctx.request.scope.get(CALL_ID_KEY) if ctx.request is not None else None
     if tell is None:
         return ""
-    tell(call_id := ordered_id())
+    tell(call_id := make_ordered_id())
     return call_id
 
 
-def request_id_of(meta: Mapping[str, Any], rpc_id: int | str | None) -> str:
+def find_request_id(meta: Mapping[str, Any], rpc_id: int | str | None) -> str:
     """What ties this call to the host's own log: its tool-use id where it sends one."""
     for key in ("claudecode/toolUseId", "callId"):
         if isinstance(meta.get(key), str):
@@ -459,7 +488,7 @@ def request_id_of(meta: Mapping[str, Any], rpc_id: int | str | None) -> str:
     return str(rpc_id or "")
 
 
-def forwarding(meta: Mapping[str, Any]) -> dict[str, Any]:
+def select_forwardable_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The host's ``_meta`` as far as a server may see it."""
     return {
         key: meta[key]

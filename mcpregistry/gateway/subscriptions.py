@@ -3,8 +3,9 @@ as it may.
 
 A host of the older era subscribes within its session, and is told there; a modern one holds a
 ``subscriptions/listen`` stream. At the server there is one subscription for all of them
-(``downstream/pool/watching.py``). Of a server that is shared by agent or session, it is on the
-connection of the host's own calls, in whichever process that is (``calls/resource_watches.py``).
+(``downstream/pool/resource_subscriptions.py``). Of a server that is shared by agent or session, it
+is on the connection of the host's own calls, in whichever process that is
+(``calls/resource_watches.py``).
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.sampling import SAMPLING
 from mcpregistry.calls.watch.configuration import LiveConfiguration
-from mcpregistry.domain.calls.forwarding import Forwarding, asking_without_call
+from mcpregistry.domain.calls.forwarding import Forwarding, make_channel_ask
 from mcpregistry.domain.errors import SlipsnisseError, ToolRefused
-from mcpregistry.domain.kinds import SUBSCRIPTIONS
-from mcpregistry.domain.servers.sessions import host_session, session_key
+from mcpregistry.domain.offer_kinds import SUBSCRIPTIONS
+from mcpregistry.domain.servers.sessions import make_host_session_key, make_session_key
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import ServerSpec
-from mcpregistry.downstream.pool.watching import Opener
+from mcpregistry.domain.snapshot_specs import ServerSpec
+from mcpregistry.downstream.pool.resource_subscriptions import Opener
+from mcpregistry.gateway.caller_identity import Caller, find_mcp_session, name_session
 from mcpregistry.gateway.host_channels import HostChannels
-from mcpregistry.gateway.identity import Caller, own_session, session_of
-from mcpregistry.gateway.questions import declared_host
+from mcpregistry.gateway.host_questions import build_declared_host
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +52,7 @@ _NO_RESOURCE = -32002  # MCP 2025-11-25
 
 
 @dataclass
-class _Session:
+class _SubscribedSession:
     """A host of the older era: what it wants, and what it is to be told next."""
 
     ends: dict[str, Callable[[], None]] = field(default_factory=dict)
@@ -75,38 +76,40 @@ class Subscriber:
     session: str
     forwarding: Forwarding
 
-    def opener(self, server: ServerSpec) -> Opener:
+    def make_opener(self, server: ServerSpec) -> Opener:
         """What a connection to this server is told of the host if it is opened for the
         subscription."""
-        host = self.forwarding.allowing(server.questions).without_tasks()
+        host = self.forwarding.allow_questions(server.questions).drop_tasks()
         if not server.mcp_apps:
-            host = host.without_apps()
+            host = host.drop_apps()
         asks = host.questions | ({SAMPLING} if server.sampling_expert else frozenset())
         if host.questions:
-            host = replace(host, ask=asking_without_call(host))
-        return Opener(host_session(self.caller.agent, self.session), host, asks)
+            host = replace(host, ask=make_channel_ask(host))
+        return Opener(make_host_session_key(self.caller.agent, self.session), host, asks)
 
 
-def subscriber_of(
+def make_subscriber(
     ctx: Context, caller: Caller, conversation: str, channels: HostChannels
 ) -> Subscriber:
     """The host of this request. Raises ArgumentsInvalid for what is no name of a session."""
     said = ctx.session.client_params
     info = said.client_info if said else None
-    host = declared_host(ctx.protocol_version, info, ctx.session.client_capabilities, caller.origin)
-    session = session_of(caller, ctx.meta or {}, conversation, own_session(ctx))
-    return Subscriber(caller, session, channels.reaching(ctx, host).forwarding)
+    host = build_declared_host(
+        ctx.protocol_version, info, ctx.session.client_capabilities, caller.origin
+    )
+    session = name_session(caller, ctx.meta or {}, conversation, find_mcp_session(ctx))
+    return Subscriber(caller, session, channels.attach_channel(ctx, host).forwarding)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ResourcePlace:
     """Where a resource is read: the server, its own URI there, and the key of the connection."""
 
     server: ServerSpec
     uri: str
     session: str
 
-    def is_like(self, other: _Place | None) -> bool:
+    def is_like(self, other: _ResourcePlace | None) -> bool:
         return other is not None and (self.server.id, self.uri) == (other.server.id, other.uri)
 
 
@@ -115,7 +118,7 @@ class Subscriptions:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._sessions: WeakKeyDictionary[Connection, _Session] = WeakKeyDictionary()
+        self._sessions: WeakKeyDictionary[Connection, _SubscribedSession] = WeakKeyDictionary()
         # Of a session that any process serves, rows say what it wants: its id, the URI, and whether
         # it still does.
         self.keep: Callable[[str, str, bool], Awaitable[None]] | None = None
@@ -126,16 +129,16 @@ class Subscriptions:
         """``resources/subscribe``. Raises MCPError for what cannot be read, or not be subscribed
         to."""
         await self._engine.pipeline.rates.take(catalogue.agent)
-        connection = ctx.session._connection  # as in ``Gateway._initialized``
+        connection = ctx.session._connection  # as in ``Gateway._note_initialized``
         session = self._sessions.get(connection)
         if connection.session_id is not None and self.keep is not None and session is None:
             # The session's stream is elsewhere, if anywhere: here the server is only asked whether
             # it tells of this.
-            (await self._watch(who, catalogue, uri, _nobody))()
+            (await self._watch_resource(who, catalogue, uri, _ignore_change))()
             await self.keep(connection.session_id, uri, True)
             return t.EmptyResult()
         if session is None:
-            session = _Session()
+            session = _SubscribedSession()
             self._sessions[connection] = session
             connection.exit_stack.callback(session.close)
         if uri in session.ends:
@@ -146,14 +149,18 @@ class Subscriptions:
                 f"A session can subscribe to at most {MOST:,} resources. Unsubscribe from a resource first.",
             )
 
-        end = await self._watch(who, catalogue, uri, _telling(connection, session, uri))
+        end = await self._watch_resource(
+            who, catalogue, uri, _make_notifier(connection, session, uri)
+        )
         if uri in session.ends:  # asked twice at the same time
             end()
         session.ends.setdefault(uri, end)
-        await self._kept(connection, session, uri)
+        await self._record_subscription(connection, session, uri)
         return t.EmptyResult()
 
-    async def _kept(self, connection: Connection, session: _Session, uri: str) -> None:
+    async def _record_subscription(
+        self, connection: Connection, session: _SubscribedSession, uri: str
+    ) -> None:
         """What its host is told of stands in the rows too, or nowhere."""
         if connection.session_id is None or self.keep is None:
             return
@@ -175,11 +182,13 @@ class Subscriptions:
             session.due.discard(uri)
         return t.EmptyResult()
 
-    def stand(self, connection: Connection) -> None:
-        """The stream on which its host is told has begun; pair it with ``leave``."""
-        self._sessions[connection] = _Session()
+    def begin_stream(self, connection: Connection) -> None:
+        """The stream on which its host is told has begun; pair it with ``end_stream``."""
+        self._sessions[connection] = _SubscribedSession()
 
-    async def follow(self, who: Subscriber, connection: Connection, wanted: set[str]) -> bool:
+    async def follow_resources(
+        self, who: Subscriber, connection: Connection, wanted: set[str]
+    ) -> bool:
         """Tell the host whose stream is on this connection of exactly these, as its rows say.
         False: some could not be followed, so call it again after a while. Never raises.
         """
@@ -188,17 +197,20 @@ class Subscriptions:
             session.ends.pop(uri)()
             session.due.discard(uri)
         await asyncio.gather(
-            *(self._followed(who, connection, session, uri) for uri in wanted - session.ends.keys())
+            *(
+                self._follow_resource(who, connection, session, uri)
+                for uri in wanted - session.ends.keys()
+            )
         )
         return wanted <= session.ends.keys()
 
-    async def _followed(
-        self, who: Subscriber, connection: Connection, session: _Session, uri: str
+    async def _follow_resource(
+        self, who: Subscriber, connection: Connection, session: _SubscribedSession, uri: str
     ) -> None:
-        changed = _telling(connection, session, uri)
+        changed = _make_notifier(connection, session, uri)
         try:
-            catalogue = self._engine.catalogue(who.caller.endpoint, who.caller.agent)
-            end = await self._watch(who, catalogue, uri, changed)
+            catalogue = self._engine.get_catalogue(who.caller.endpoint, who.caller.agent)
+            end = await self._watch_resource(who, catalogue, uri, changed)
         except (MCPError, SlipsnisseError) as error:  # it cannot be read any more
             log.info("subscription.not_followed", why=str(error)[:200])
             return
@@ -210,19 +222,19 @@ class Subscriptions:
             # listened
             changed()
 
-    def leave(self, connection: Connection) -> None:
+    def end_stream(self, connection: Connection) -> None:
         """The stream on this connection has ended."""
         if session := self._sessions.pop(connection, None):
             session.close()
 
     @contextlib.asynccontextmanager
-    async def streaming(
+    async def open_stream(
         self,
         who: Subscriber,
         catalogue: Catalogue,
         uris: Iterable[str],
         changes: InMemorySubscriptionBus,
-    ) -> AsyncIterator[tuple[list[str], Joined]]:
+    ) -> AsyncIterator[tuple[list[str], JoinedBus]]:
         """For a modern host's stream: the URIs among these of which it is told, and where it hears
         of them and of ``changes``. Raises MCPError for too many.
         """
@@ -231,39 +243,43 @@ class Subscriptions:
             raise MCPError(
                 t.INVALID_PARAMS, f"A stream can subscribe to at most {MOST:,} resources."
             )
-        bus = Joined(changes)
+        bus = JoinedBus(changes)
         ends = contextlib.ExitStack()
         with ends:
             found = await asyncio.gather(
-                *(self._streamed(who, catalogue, uri, bus, ends) for uri in asked)
+                *(self._subscribe_stream(who, catalogue, uri, bus, ends) for uri in asked)
             )
             yield [uri for uri, taken in zip(asked, found, strict=True) if taken], bus
 
-    async def _streamed(
+    async def _subscribe_stream(
         self,
         who: Subscriber,
         catalogue: Catalogue,
         uri: str,
-        bus: Joined,
+        bus: JoinedBus,
         ends: contextlib.ExitStack,
     ) -> bool:
         try:
             await self._engine.pipeline.rates.take(catalogue.agent)
             ends.callback(
-                await self._watch(who, catalogue, uri, lambda: bus.say(ResourceUpdated(uri)))
+                await self._watch_resource(
+                    who, catalogue, uri, lambda: bus.publish_own(ResourceUpdated(uri))
+                )
             )
         except (MCPError, SlipsnisseError):
             return False  # the acknowledgement says which are honoured
         return True
 
-    async def _watch(
+    async def _watch_resource(
         self, who: Subscriber, catalogue: Catalogue, uri: str, changed: Callable[[], None]
     ) -> Callable[[], None]:
         """Begin; returns what ends it. Raises MCPError or SlipsnisseError."""
-        place = self._readable(who, catalogue, uri)
-        allowed = Allowed(self._engine.live, lambda: place.is_like(self._still(who, uri)))
+        place = self._find_place(who, catalogue, uri)
+        allowed = CachedPermission(
+            self._engine.live, lambda: place.is_like(self._find_place_again(who, uri))
+        )
 
-        def still() -> None:
+        def notify_if_allowed() -> None:
             if allowed():
                 changed()
 
@@ -271,26 +287,26 @@ class Subscriptions:
             return await self._engine.pool.watches.add(
                 place.server.id,
                 place.uri,
-                still,
+                notify_if_allowed,
                 patience=PATIENCE,
                 session=place.session,
-                opener=who.opener(place.server),
+                opener=who.make_opener(place.server),
             )
         except ToolRefused as error:
             raise MCPError(error.rpc_code, error.message, error.data) from None
 
-    def _still(self, who: Subscriber, uri: str) -> _Place | None:
-        """As ``_readable`` at this moment; None where it cannot be read any more."""
+    def _find_place_again(self, who: Subscriber, uri: str) -> _ResourcePlace | None:
+        """As ``_find_place`` at this moment; None where it cannot be read any more."""
         try:
-            return self._readable(
-                who, self._engine.catalogue(who.caller.endpoint, who.caller.agent), uri
+            return self._find_place(
+                who, self._engine.get_catalogue(who.caller.endpoint, who.caller.agent), uri
             )
         except (SlipsnisseError, MCPError):
             return None
 
-    def _readable(self, who: Subscriber, catalogue: Catalogue, uri: str) -> _Place:
+    def _find_place(self, who: Subscriber, catalogue: Catalogue, uri: str) -> _ResourcePlace:
         """The place of what this agent could read now; nothing is recorded, and nobody is asked."""
-        found, name, own = catalogue.reading(uri)
+        found, name, own = catalogue.find_reader(uri)
         judged = self._engine.judge(CallRequest(found, name, {"uri": own}, who.caller.origin))
         entry = found.find(name)
         if entry is None:
@@ -304,10 +320,12 @@ class Subscriptions:
                 {"uri": uri},
             )
         server = entry.offer.server
-        return _Place(server, own, session_key(server.shared_by, who.caller.agent, who.session))
+        return _ResourcePlace(
+            server, own, make_session_key(server.shared_by, who.caller.agent, who.session)
+        )
 
 
-class Allowed:
+class CachedPermission:
     """An answer that is worked out for each configuration, and each second (rules may go by the
     time of day): a server may tell of changes as fast as it likes.
     """
@@ -332,7 +350,7 @@ class Allowed:
         return self._answer
 
 
-class Joined(InMemorySubscriptionBus):
+class JoinedBus(InMemorySubscriptionBus):
     """One stream's own events, together with those of its caller."""
 
     def __init__(self, common: InMemorySubscriptionBus) -> None:
@@ -353,13 +371,13 @@ class Joined(InMemorySubscriptionBus):
 
         return end
 
-    def say(self, event: ResourceUpdated) -> None:
+    def publish_own(self, event: ResourceUpdated) -> None:
         """An event of this stream alone; of a burst of the same one."""
         if not self._due:
-            asyncio.get_running_loop().call_later(SETTLE, self._said)
+            asyncio.get_running_loop().call_later(SETTLE, self._publish_due)
         self._due[event] = None
 
-    def _said(self) -> None:
+    def _publish_due(self) -> None:
         due = self._due
         self._due = {}
         for event in due:
@@ -367,20 +385,22 @@ class Joined(InMemorySubscriptionBus):
                 listener(event)
 
 
-def _nobody() -> None:
+def _ignore_change() -> None:
     return
 
 
-def _telling(connection: Connection, session: _Session, uri: str) -> Callable[[], None]:
-    def changed() -> None:
+def _make_notifier(
+    connection: Connection, session: _SubscribedSession, uri: str
+) -> Callable[[], None]:
+    def notify_host() -> None:
         session.due.add(uri)
         if session.telling is None or session.telling.done():
-            session.telling = asyncio.ensure_future(_tell(connection, session))
+            session.telling = asyncio.ensure_future(_send_updates(connection, session))
 
-    return changed
+    return notify_host
 
 
-async def _tell(connection: Connection, session: _Session) -> None:
+async def _send_updates(connection: Connection, session: _SubscribedSession) -> None:
     while session.due:
         await asyncio.sleep(SETTLE)
         for uri in sorted(session.due):

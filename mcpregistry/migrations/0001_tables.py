@@ -21,7 +21,7 @@ def make_first_checkpoint(apps, schema_editor):
     """Entries that are written before the first checkpoint of the audit log cannot be replaced afterwards."""
     entries = apps.get_model('mcpregistry', 'AuditEntry')
     checkpoints = apps.get_model('mcpregistry', 'AuditSeal')
-    seals.seal(timezone.now(), entries=entries, seals=checkpoints)
+    seals.seal_new_entries(timezone.now(), entries=entries, seals=checkpoints)
 
 
 class Migration(migrations.Migration):
@@ -396,7 +396,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel(
                 name='Conversation',
                 fields=[
-                    ('id', models.CharField(default=mcpregistry.ids.ordered_id, editable=False, max_length=32, primary_key=True, serialize=False)),
+                    ('id', models.CharField(default=mcpregistry.ids.make_ordered_id, editable=False, max_length=32, primary_key=True, serialize=False)),
                     ('title', models.CharField(blank=True, max_length=200)),
                     ('state', models.CharField(choices=[('open', 'open'), ('ended', 'ended')], default='open', editable=False, max_length=8)),
                     ('servers', models.JSONField(blank=True, default=list, help_text='Short names of the servers whose tools are visible in the conversation. If empty, the agent sees all tools that it is granted.')),

@@ -501,7 +501,7 @@ class Configuration(TrackedModel):
         return cls.objects.get_or_create(id=1)[0]
 
     @classmethod
-    def locked(cls) -> Configuration:
+    def load_for_update(cls) -> Configuration:
         """The same for who will write it: nobody else does until this transaction ends, so no
         change is lost."""
         return cls.objects.select_for_update().get_or_create(id=1)[0]

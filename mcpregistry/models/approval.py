@@ -12,7 +12,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models.access import Agent
 from mcpregistry.models.invocation import Invocation
 from mcpregistry.models.policy import PolicyRule
@@ -30,18 +30,21 @@ class ApprovalQuerySet(VisibleQuerySet["ApprovalRequest"]):
     def waiting(self) -> ApprovalQuerySet:
         """Nobody has decided yet. No such request has the time of a decision, and these few are in
         a partial index."""
-        return self.filter(call__state=State.PENDING, decided_at=None)
+        return self.filter(call__state=InvocationState.PENDING, decided_at=None)
 
-    def left_to_workers(self, before: datetime) -> ApprovalQuerySet:
+    def filter_left_to_workers(self, before: datetime) -> ApprovalQuerySet:
         """Approved before this time and not begun, and only a worker runs the call."""
         by_itself = Q(waiting_as=ApprovalRequest.Waiting.TASK) | Q(run_if_caller_left=True)
         return self.filter(
-            by_itself, call__finished_at=None, call__state=State.READY, decided_at__lt=before
+            by_itself,
+            call__finished_at=None,
+            call__state=InvocationState.READY,
+            decided_at__lt=before,
         )
 
-    def decided(self) -> ApprovalQuerySet:
+    def filter_decided(self) -> ApprovalQuerySet:
         """Approved, rejected, expired, cancelled or void."""
-        return self.exclude(call__state=State.PENDING)
+        return self.exclude(call__state=InvocationState.PENDING)
 
 
 class ApprovalRequest(models.Model):

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from mcpregistry.domain.text.display import printable, shortened
+from mcpregistry.domain.text.display import shorten_ids, show_invisible_characters
 from mcpregistry.models.signing import signature
 
 GENESIS = "0" * 64
@@ -62,7 +62,7 @@ class AuditEntry(models.Model):
         ]
 
     def __str__(self) -> str:
-        return printable(f"{self.kind} {shortened(self.subject)}")
+        return show_invisible_characters(f"{self.kind} {shorten_ids(self.subject)}")
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Insert only; raises TypeError for a change."""
@@ -132,7 +132,9 @@ class AuditArchive(models.Model):
         ]
 
     def __str__(self) -> str:
-        return printable(f"{self.writer} #{self.from_seq} to #{self.to_seq} in {self.file}")
+        return show_invisible_characters(
+            f"{self.writer} #{self.from_seq} to #{self.to_seq} in {self.file}"
+        )
 
 
 class AuditVerification(models.Model):

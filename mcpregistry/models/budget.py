@@ -14,7 +14,13 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain.budgets import Period, Span, Unit, counted, of_endpoint
+from mcpregistry.domain.budgets import (
+    CalendarSpan,
+    Period,
+    Unit,
+    convert_limit,
+    name_endpoint_payer,
+)
 from mcpregistry.models.access import Agent, Endpoint
 from mcpregistry.models.server import slug_validator
 from mcpregistry.models.signed_books import HEAD_COLUMNS, SignedBook, SignedBookEntry
@@ -131,7 +137,7 @@ class Budget(SignedBook):
         """Whose it is, among those who pay (``domain.budgets``)."""
         if self.agent:
             return self.agent.slug
-        return of_endpoint(self.endpoint.slug if self.endpoint else "")
+        return name_endpoint_payer(self.endpoint.slug if self.endpoint else "")
 
     @property
     def whose(self) -> str:
@@ -151,7 +157,7 @@ class Budget(SignedBook):
     @property
     def marks(self) -> tuple[int | None, int | None]:
         """(soft, hard) as the books count."""
-        return counted(self.soft, self.counts), counted(self.hard, self.counts)
+        return convert_limit(self.soft, self.counts), convert_limit(self.hard, self.counts)
 
 
 class BudgetPeriod(models.Model):
@@ -182,8 +188,8 @@ class BudgetPeriod(models.Model):
         return f"{self.budget} {self.start:%Y-%m-%d %H:%M}"
 
     @property
-    def span(self) -> Span:
-        return Span(self.start, self.end)
+    def span(self) -> CalendarSpan:
+        return CalendarSpan(self.start, self.end)
 
 
 class BudgetEntries(VisibleQuerySet["BudgetEntry"]):

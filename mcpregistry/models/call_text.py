@@ -135,8 +135,8 @@ def _when(differs: str) -> str:
 
 def _sqlite() -> list[str]:
     # The index has a copy of the words: one that has none must be told them to forget them, and
-    # breaks where they differ. New words wait for the clock (``services.records.words``): to index
-    # each call as it ends costs more than to write it.
+    # breaks where they differ. New words wait for the clock (``services.records.search_index``): to
+    # index each call as it ends costs more than to write it.
     end = f"(SELECT max(id) FROM {INDEX}_docsize)"  # noqa: S608
     begins = f"(SELECT min(id) FROM {TABLE}) IS (SELECT min(id) FROM {INDEX}_docsize)"  # noqa: S608
     again = f"INSERT INTO {INDEX} (rowid, text) SELECT NEW.id, NEW.text WHERE NEW.id < {end};"

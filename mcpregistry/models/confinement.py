@@ -6,8 +6,8 @@ from django.core.validators import MaxValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from mcpregistry.domain.servers.sandbox import Policy
-from mcpregistry.domain.servers.target import Bounds, Ports
+from mcpregistry.domain.servers.sandbox import SandboxPolicy
+from mcpregistry.domain.servers.target import Ports, ResourceBounds
 from mcpregistry.models.tracked import TrackedModel
 
 # far above what servers use, a browser's among them
@@ -114,9 +114,9 @@ class Confined(TrackedModel):
     class Meta:
         abstract = True
 
-    def sandbox_policy(self) -> Policy:
+    def sandbox_policy(self) -> SandboxPolicy:
         """What the server may touch, as people set it."""
-        return Policy(
+        return SandboxPolicy(
             enforced=self.sandbox != SandboxMode.OFF,
             strict=self.sandbox == SandboxMode.STRICT,
             network=self.sandbox_network != SandboxNetwork.NONE,
@@ -128,9 +128,9 @@ class Confined(TrackedModel):
     def _ports(self) -> Ports:
         return Ports(connect=tuple(self.sandbox_connect), listen=tuple(self.sandbox_listen))
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> ResourceBounds:
         """What a local server's processes may use."""
-        return Bounds(
+        return ResourceBounds(
             memory_mb=self.max_memory_mb,
             processes=self.max_processes,
             cpu_seconds=self.max_cpu_seconds,
@@ -138,7 +138,7 @@ class Confined(TrackedModel):
             open_files=self.max_open_files,
         )
 
-    def raised_bounds(self) -> dict[str, int]:
+    def list_raised_bounds(self) -> dict[str, int]:
         """Return the limits of its processes that are wider than their default; 0 is none at
         all."""
         usual = {"max_memory_mb": MEMORY_MB, "max_processes": PROCESSES, "max_file_mb": FILE_MB}

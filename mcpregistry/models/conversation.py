@@ -10,7 +10,7 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from mcpregistry.ids import ordered_id
+from mcpregistry.ids import make_ordered_id
 from mcpregistry.models.access import Agent
 from mcpregistry.models.tracked import TrackedModel
 from mcpregistry.models.visibility import VisibleQuerySet
@@ -45,7 +45,7 @@ class Conversation(TrackedModel):
 
     State = ConversationState
 
-    id = models.CharField(primary_key=True, max_length=32, default=ordered_id, editable=False)
+    id = models.CharField(primary_key=True, max_length=32, default=make_ordered_id, editable=False)
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="conversations")
     title = models.CharField(max_length=200, blank=True)
     state = models.CharField(

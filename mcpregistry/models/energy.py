@@ -10,7 +10,15 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain.energy import Level, Line, OnEmpty, Rates, Stand, Usage, word_for
+from mcpregistry.domain.energy import (
+    CostLine,
+    EnergyLevel,
+    EnergyRates,
+    OnEmpty,
+    PoolLevel,
+    ToolCost,
+    classify_level,
+)
 from mcpregistry.models.server import slug_validator
 from mcpregistry.models.signed_books import HEAD_COLUMNS, SignedBook, SignedBookEntry
 from mcpregistry.models.tool import Tool
@@ -145,13 +153,13 @@ class EnergyPool(SignedBook):
         return self.slug
 
     @property
-    def stand(self) -> Stand:
+    def stand(self) -> PoolLevel:
         """As it was written last, to be reckoned on from."""
-        return Stand(self.level, self.level_at, self.capacity, self.regeneration)
+        return PoolLevel(self.level, self.level_at, self.capacity, self.regeneration)
 
     @property
-    def rates(self) -> Rates:
-        return Rates(
+    def rates(self) -> EnergyRates:
+        return EnergyRates(
             self.per_call,
             self.per_second,
             self.per_kilobyte,
@@ -160,9 +168,9 @@ class EnergyPool(SignedBook):
             self.per_1000_output,
         )
 
-    def word(self, level: float) -> Level:
+    def word(self, level: float) -> EnergyLevel:
         """How this level is called, for this pool."""
-        return word_for(level, critical=self.critical, resume=self.resume)
+        return classify_level(level, critical=self.critical, resume=self.resume)
 
 
 class EnergyEntry(SignedBookEntry):
@@ -302,7 +310,7 @@ class ToolUsage(models.Model):
         return f"{self.calls} calls of {self.tool_id}"
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> ToolCost:
         """As a value for estimates."""
-        line = Line(*self.line) if self.line else None
-        return Usage(self.calls, self.seconds, self.length, self.median, self.p95, line)
+        line = CostLine(*self.line) if self.line else None
+        return ToolCost(self.calls, self.seconds, self.length, self.median, self.p95, line)

@@ -97,7 +97,7 @@ def _when(told: Told, event: str, differs: str) -> str:
     return f"WHEN ({' AND '.join(parts)})" if parts else ""
 
 
-def _told(there: Mapping[str, Collection[str]]) -> list[tuple[type[Model], Told]]:
+def _find_complete_tables(there: Mapping[str, Collection[str]]) -> list[tuple[type[Model], Told]]:
     """Of the tables that are there whole."""
     named = [(model, told, {told.key, *told.columns}) for model, told in TOLD.items()]
     return [
@@ -113,7 +113,7 @@ def sqlite_statements(there: Mapping[str, Collection[str]]) -> list[str]:
     statements = []
     for topic in topics():
         statements.append(f"INSERT OR IGNORE INTO {counters} (topic, number) VALUES ('{topic}', 0)")  # noqa: S608
-    for model, told in _told(there):
+    for model, told in _find_complete_tables(there):
         raised = (
             f"BEGIN UPDATE {counters} SET number = number + 1 WHERE topic = '{told.topic}'; END"  # noqa: S608
         )
@@ -125,10 +125,10 @@ def sqlite_statements(there: Mapping[str, Collection[str]]) -> list[str]:
     return statements
 
 
-def postgres_statements(there: Mapping[str, Collection[str]]) -> list[str]:
+def build_postgres_statements(there: Mapping[str, Collection[str]]) -> list[str]:
     """For each table a function that notifies of its rows' keys, and the triggers that call it."""
     statements = []
-    for model, told in _told(there):
+    for model, told in _find_complete_tables(there):
         table = model._meta.db_table
         statements.append(
             f"""CREATE OR REPLACE FUNCTION slipsnisse_tell_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 class Figure(models.Model):
     """One counter or gauge with its labels, over all processes; see
-    ``services.records.figures``."""
+    ``services.records.metric_counters``."""
 
     name = models.CharField(max_length=100)
     labels = models.TextField(help_text=_("JSON object with sorted keys."))

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from django.db import connection
 from django.db.models import Model
 
-from mcpregistry.domain.lifecycle import CORRECTIONS, SUPPOSED, TERMINAL, State
+from mcpregistry.domain.lifecycle import CORRECTIONS, SUPPOSED, TERMINAL, InvocationState
 from mcpregistry.models import call_text, feed, trigger_texts
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.approval import Permit
@@ -130,12 +130,14 @@ def install_guards() -> None:
     After a migration to an earlier state there is not all that they name: then those for what is
     there.
     """
-    there = _there()
+    there = _read_columns()
     if not {field.column for field in Configuration._meta.local_concrete_fields} - there.get(
         _SITE, set()
     ):
         Configuration.load()
-    statements = _postgres(there) if connection.vendor == "postgresql" else _sqlite(there)
+    statements = (
+        _build_postgres_statements(there) if connection.vendor == "postgresql" else _sqlite(there)
+    )
     drop_guards()
     with connection.cursor() as cursor:
         for statement in statements:
@@ -150,7 +152,7 @@ def drop_guards() -> None:
             cursor.execute(statement)
 
 
-def missing_guards() -> list[str]:
+def find_missing_guards() -> list[str]:
     """Names of triggers that should be there and are not, or do not fire for usual sessions."""
     if connection.vendor == "postgresql":
         source = "SELECT tgname, relname FROM pg_trigger JOIN pg_class c ON c.oid = tgrelid"
@@ -163,7 +165,7 @@ def missing_guards() -> list[str]:
     return sorted(name for name, _ in {*_names()} - present)
 
 
-def unknown_guards() -> list[str]:
+def find_unknown_guards() -> list[str]:
     """Triggers and rules of the site's tables that are not the site's own, for example ``evil on
     mcpregistry_grant``.
 
@@ -177,21 +179,21 @@ def unknown_guards() -> list[str]:
     return sorted(f"{name} on {table}" for name, table in found if table in tables)
 
 
-def altered_guards() -> list[str]:
+def find_altered_guards() -> list[str]:
     """Names of triggers that are there and do something else than those that ``install_guards``
     creates.
 
     It takes some milliseconds on SQLite and a tenth of a second on PostgreSQL.
     """
-    there = _there()
+    there = _read_columns()
     if connection.vendor == "postgresql":
-        return trigger_texts.altered_on_postgres(
-            _postgres(there), {table for _, table in _names()} & there.keys()
+        return trigger_texts.find_altered_on_postgres(
+            _build_postgres_statements(there), {table for _, table in _names()} & there.keys()
         )
-    return trigger_texts.altered_on_sqlite(_sqlite(there))
+    return trigger_texts.find_altered_on_sqlite(_sqlite(there))
 
 
-def _there() -> There:
+def _read_columns() -> There:
     with connection.cursor() as cursor:
         cursor.execute(_COLUMNS[connection.vendor])
         found: There = {}
@@ -201,7 +203,7 @@ def _there() -> There:
     return {table: columns for table, columns in found.items() if table in named}
 
 
-def _watched(there: There) -> Iterator[tuple[str, list[str]]]:
+def _list_watched_columns(there: There) -> Iterator[tuple[str, list[str]]]:
     """(table, columns) of each configuration table that is there."""
     for model, ignored in WATCHED.items():
         table = model._meta.db_table
@@ -217,7 +219,7 @@ def _watched(there: There) -> Iterator[tuple[str, list[str]]]:
             )
 
 
-def _changed(columns: Iterable[str], differs: str) -> str:
+def _build_difference(columns: Iterable[str], differs: str) -> str:
     return " OR ".join(f'OLD."{column}" {differs} NEW."{column}"' for column in columns)
 
 
@@ -248,15 +250,15 @@ def _drops() -> list[str]:
     return [f"DROP TRIGGER IF EXISTS {name}" for name, _ in _names()]
 
 
-def _named(states: Iterable[State]) -> str:
+def _quote_states(states: Iterable[InvocationState]) -> str:
     return ", ".join(f"'{state.value}'" for state in sorted(states))
 
 
 def _stays_ended() -> str:
     """When a change of a call's state is refused, but for the words with which a database says that
     it is one."""
-    supposed = f"OLD.state = '{State.UNKNOWN.value}' AND OLD.error_code = '{SUPPOSED}'"
-    return f"OLD.state IN ({_named(TERMINAL)}) AND NOT ({supposed} AND NEW.state IN ({_named(CORRECTIONS)}))"
+    supposed = f"OLD.state = '{InvocationState.UNKNOWN.value}' AND OLD.error_code = '{SUPPOSED}'"
+    return f"OLD.state IN ({_quote_states(TERMINAL)}) AND NOT ({supposed} AND NEW.state IN ({_quote_states(CORRECTIONS)}))"
 
 
 def _sqlite(there: There) -> list[str]:
@@ -273,8 +275,8 @@ def _sqlite(there: There) -> list[str]:
         f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {calls} WHEN {_stays_ended()} "
         "AND OLD.state IS NOT NEW.state BEGIN SELECT RAISE(ABORT, 'an ended call keeps its state'); END",
     ]
-    for table, columns in _watched(there):
-        changed = _changed(columns, "IS NOT")
+    for table, columns in _list_watched_columns(there):
+        changed = _build_difference(columns, "IS NOT")
         statements += [
             f"CREATE TRIGGER watch_{table}_insert AFTER INSERT ON {table} {bump}",
             f"CREATE TRIGGER watch_{table}_update AFTER UPDATE ON {table} WHEN {changed} {bump}",
@@ -296,7 +298,7 @@ def _sqlite_append_only(name: str, same: str) -> list[str]:
     ]
 
 
-def _postgres(there: There) -> list[str]:
+def _build_postgres_statements(there: There) -> list[str]:
     calls = Invocation._meta.db_table
     statements = [
         f"""CREATE OR REPLACE FUNCTION slipsnisse_changed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -320,8 +322,8 @@ def _postgres(there: There) -> list[str]:
         "EXECUTE FUNCTION slipsnisse_refuse('the audit log is append-only')"
         for name, event in refused
     ]
-    for table, columns in _watched(there):
-        changed = _changed(columns, "IS DISTINCT FROM")
+    for table, columns in _list_watched_columns(there):
+        changed = _build_difference(columns, "IS DISTINCT FROM")
         for event, when in (("insert", ""), ("delete", ""), ("update", f"WHEN ({changed})")):
             statements.append(
                 f"CREATE TRIGGER watch_{table}_{event} AFTER {event.upper()} ON {table} FOR EACH ROW {when} "
@@ -329,6 +331,6 @@ def _postgres(there: There) -> list[str]:
             )
     return [
         *statements,
-        *feed.postgres_statements(there),
+        *feed.build_postgres_statements(there),
         *call_text.statements("postgresql", there),
     ]

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models.server import Server
 from mcpregistry.models.visibility import VisibleQuerySet
 
@@ -74,7 +74,7 @@ class HostSession(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{printable(self.host_name) or 'host'} of {self.agent_slug} on {self.endpoint_slug}"
+        return f"{show_invisible_characters(self.host_name) or 'host'} of {self.agent_slug} on {self.endpoint_slug}"
 
     @property
     def door(self) -> str:

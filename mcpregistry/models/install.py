@@ -137,12 +137,12 @@ class Install(models.Model):
         that people confirm."""
         return f"{self.place}/{self.lock_sha256}"
 
-    def started_by(self, command: list[str]) -> bool:
+    def is_started_by(self, command: list[str]) -> bool:
         """Whether the command starts something of its folder."""
         return any(word.startswith(f"{self.folder}/") for word in command)
 
 
-def named_in(command: list[str]) -> list[uuid.UUID]:
+def find_install_ids(command: list[str]) -> list[uuid.UUID]:
     """The installations whose folders the words of a command name."""
     found = []
     for word in command:

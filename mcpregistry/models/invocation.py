@@ -13,9 +13,9 @@ from django.db.models.functions import Substr
 from django.db.models.lookups import Exact
 from django.utils.translation import gettext_lazy as _
 
-from mcpregistry.domain.kinds import OTHERS, TOOL
-from mcpregistry.domain.lifecycle import SUPPOSED, State
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.lifecycle import SUPPOSED, InvocationState
+from mcpregistry.domain.offer_kinds import OTHERS, TOOL
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models.conversation import Conversation
 from mcpregistry.models.energy import EnergyEntry
 from mcpregistry.models.server import Server
@@ -56,7 +56,7 @@ class Calls(VisibleQuerySet["Invocation"]):
         """Those in this state. All but the successful, which are most and found soon, have a
         partial index each."""
         partial = [_words(each) for each in (_OPEN, _ODD) if state in each]
-        if not partial and state != State.SUCCEEDED:
+        if not partial and state != InvocationState.SUCCEEDED:
             return self.none()
         # most of all: the order of time leads to them, which SQLite takes for a bound of time alone
         if not partial:
@@ -68,7 +68,7 @@ class Calls(VisibleQuerySet["Invocation"]):
         named = self.extra(where=["mcpregistry_invocation.request_id > ''"])
         return cast(Calls, named.filter(request_id=request_id))
 
-    def called(self, name: str) -> Calls:
+    def filter_by_tool_name(self, name: str) -> Calls:
         """Those of tools that are called so, by their server or as they were shown.
 
         Looks first which of the two it is: a list in the order of time has an index for either, and
@@ -92,7 +92,10 @@ class Calls(VisibleQuerySet["Invocation"]):
     def without_known_end(self) -> models.QuerySet[Invocation]:
         """Those that are out, and those of which the clock only supposed that nobody will end
         them."""
-        return self.filter(Q(state=State.DISPATCHED) | Q(state=State.UNKNOWN, error_code=SUPPOSED))
+        return self.filter(
+            Q(state=InvocationState.DISPATCHED)
+            | Q(state=InvocationState.UNKNOWN, error_code=SUPPOSED)
+        )
 
     def of_servers_alone(self) -> models.QuerySet[Invocation]:
         """Calls whose duration says something about their server.
@@ -113,7 +116,7 @@ class Invocation(models.Model):
 
     id = models.CharField(primary_key=True, max_length=32)
     state = models.CharField(
-        max_length=12, choices=[(s.value, s.value.replace("_", " ")) for s in State]
+        max_length=12, choices=[(s.value, s.value.replace("_", " ")) for s in InvocationState]
     )
     agent_slug = models.CharField(_("agent"), max_length=63)
     endpoint_slug = models.CharField(_("endpoint"), max_length=63, blank=True)
@@ -220,4 +223,4 @@ class Invocation(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{printable(self.exposed_name)} {self.state}"
+        return f"{show_invisible_characters(self.exposed_name)} {self.state}"

@@ -14,8 +14,8 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain.notifications.events import Event, Kind
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.notifications.events import ChannelKind, NotificationEvent
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models.approval import ApprovalRequest
 from mcpregistry.models.policy import PolicyRule
 from mcpregistry.models.sealing import Sealed
@@ -31,15 +31,15 @@ class Channel(TrackedModel):
     """
 
     KINDS = [
-        (Kind.WEBHOOK.value, "Webhook"),
-        (Kind.EMAIL.value, _("E-mail")),
-        (Kind.SLACK.value, "Slack"),
+        (ChannelKind.WEBHOOK.value, "Webhook"),
+        (ChannelKind.EMAIL.value, _("E-mail")),
+        (ChannelKind.SLACK.value, "Slack"),
     ]
     RISKS = [(1, _("low: every call")), (2, _("medium")), (3, _("high"))]
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     name = models.CharField(max_length=100, unique=True)
-    kind = models.CharField(max_length=10, choices=KINDS, default=Kind.WEBHOOK.value)
+    kind = models.CharField(max_length=10, choices=KINDS, default=ChannelKind.WEBHOOK.value)
     enabled = models.BooleanField(
         default=True, help_text=_("If disabled, nothing is sent and waiting messages are dropped.")
     )
@@ -94,12 +94,12 @@ class Channel(TrackedModel):
         ordering = ["name"]
 
     def __str__(self) -> str:
-        return printable(self.name)
+        return show_invisible_characters(self.name)
 
     @property
     def origin(self) -> str:
         """Where it goes, as far as everybody may know: scheme, host and port."""
-        if self.kind == Kind.EMAIL:
+        if self.kind == ChannelKind.EMAIL:
             return ", ".join(self.addresses)
         parts = urlsplit(str(self.access.get("url", "")))
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else ""
@@ -140,7 +140,7 @@ class Delivery(models.Model):
         SENT = "sent", _("sent")
         GIVEN_UP = "given up", _("abandoned")
 
-    EVENTS = [(event.value, event.value) for event in Event]
+    EVENTS = [(event.value, event.value) for event in NotificationEvent]
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     channel = models.ForeignKey(Channel, on_delete=models.CASCADE, related_name="deliveries")

@@ -8,8 +8,8 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain.policy.decision import Outcome
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.policy.decision import RuleOutcome
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models.access import Agent, Endpoint
 from mcpregistry.models.server import Server
 from mcpregistry.models.tool import Tool
@@ -34,9 +34,9 @@ class PolicyRule(TrackedModel):
     """
 
     OUTCOMES = [
-        (Outcome.ALLOW.value, _("allow")),
-        (Outcome.ASK.value, _("ask an approver")),
-        (Outcome.DENY.value, _("deny")),
+        (RuleOutcome.ALLOW.value, _("allow")),
+        (RuleOutcome.ASK.value, _("ask an approver")),
+        (RuleOutcome.DENY.value, _("deny")),
     ]
 
     name = models.CharField(max_length=200, unique=True)
@@ -76,7 +76,7 @@ class PolicyRule(TrackedModel):
         ),
     )
     outcome = models.CharField(
-        _("decision"), max_length=5, choices=OUTCOMES, default=Outcome.ASK.value
+        _("decision"), max_length=5, choices=OUTCOMES, default=RuleOutcome.ASK.value
     )
     approvers = models.ForeignKey(
         Group,
@@ -137,7 +137,7 @@ class PolicyRule(TrackedModel):
         ordering = ["-priority", "name"]
 
     def __str__(self) -> str:
-        return printable(self.name)
+        return show_invisible_characters(self.name)
 
     @property
     def live(self) -> bool:

@@ -33,7 +33,7 @@ READ = (
 class RegistrySources(models.QuerySet["RegistrySource"]):
     """Registries as pages and programs look at them."""
 
-    def counted(self) -> RegistrySources:
+    def with_offer_counts(self) -> RegistrySources:
         """Each with ``offers``: how many servers it lists that can be added."""
         offered = Q(entries__is_latest=True, entries__status__in=OFFERED)
         return self.annotate(offers=models.Count("entries", filter=offered))
@@ -126,7 +126,7 @@ class RegistrySource(TrackedModel):
 class RegistryEntries(models.QuerySet["RegistryEntry"]):
     """Entries as people and the sub-agent look for them."""
 
-    def offered(self) -> RegistryEntries:
+    def filter_offered(self) -> RegistryEntries:
         """The newest version of each server that the registry has not taken back."""
         return self.filter(is_latest=True, status__in=OFFERED)
 

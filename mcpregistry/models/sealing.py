@@ -90,7 +90,7 @@ class Sealed(property):
         self.column = column
 
 
-def sealed(model: type[models.Model]) -> dict[str, str]:
+def find_sealed_columns(model: type[models.Model]) -> dict[str, str]:
     """The model's sealed columns, each with the name of the secret that it holds: ``{"sealed_env":
     "env"}``."""
     return {held.column: name for name, held in vars(model).items() if isinstance(held, Sealed)}

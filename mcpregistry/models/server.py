@@ -13,10 +13,10 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models.confinement import Confined
 from mcpregistry.models.sealing import Sealed
-from mcpregistry.models.signing import keyed_digest
+from mcpregistry.models.signing import compute_keyed_digest
 
 # that a server's limits can be set to
 MOST_TOOLS = 10_000
@@ -453,9 +453,9 @@ class Server(Confined):
         # some servers then work in these folders instead of those that were confirmed
         if self.asks_roots:
             facts["may_ask_for_folders"] = True
-        return facts | ({"limits": limits} if (limits := self.raised_limits()) else {})
+        return facts | ({"limits": limits} if (limits := self.list_raised_limits()) else {})
 
-    def raised_limits(self) -> dict[str, int]:
+    def list_raised_limits(self) -> dict[str, int]:
         """Bounds that are wider than their default: how much one server may make this site hold is
         confirmed, too."""
         usual = {"max_message_bytes": MESSAGE_BYTES, "max_tools": TOOLS, "max_sessions": SESSIONS}
@@ -463,13 +463,15 @@ class Server(Confined):
         raised = {
             name: getattr(self, name) for name, most in usual.items() if getattr(self, name) > most
         }
-        return raised | (self.raised_bounds() if self.transport == Transport.STDIO else {})
+        return raised | (self.list_raised_bounds() if self.transport == Transport.STDIO else {})
 
     def launch_hash(self) -> str:
         """Keyed hash of the launch facts and of the secret values behind them: it is stored and
         shown, they are not."""
         whole = [self.launch_facts(), self.env, self.headers]
-        return keyed_digest("launch", msgspec.json.encode(whole, order="deterministic").decode())
+        return compute_keyed_digest(
+            "launch", msgspec.json.encode(whole, order="deterministic").decode()
+        )
 
     @property
     def launch_confirmed(self) -> bool:
@@ -537,4 +539,4 @@ class ServerEvent(models.Model):
         ordering = ["-at", "-id"]
 
     def __str__(self) -> str:
-        return printable(self.message or self.kind, 200)
+        return show_invisible_characters(self.message or self.kind, 200)

@@ -15,9 +15,9 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.domain.text.canonical import encode_canonical_json
 from mcpregistry.models.audit import GENESIS
-from mcpregistry.models.signing import newest_key, signature, signed
+from mcpregistry.models.signing import newest_key, signature, verify_signature
 from mcpregistry.models.tracked import TrackedModel
 
 HEAD_COLUMNS = ("book_seq", "book_hash", "book_at")
@@ -79,21 +79,23 @@ class SignedBookEntry(models.Model):
     def text(self, book: str) -> str:
         """What is signed, the same before and after it was stored."""
         said = {
-            name: _stored_as(self._meta.get_field(name), getattr(self, name))
+            name: _normalize_value(self._meta.get_field(name), getattr(self, name))
             for name in self.SIGNED
         }
-        return canonical({"book": book, "seq": self.seq, "prev": self.prev} | said)
+        return encode_canonical_json({"book": book, "seq": self.seq, "prev": self.prev} | said)
 
     def problem(self, book: str) -> str:
         """Why this entry, looked at alone, cannot be what was written; empty if it can."""
         try:
-            fits = bool(self.key_id) and signed(self.key_id, _PURPOSE, self.text(book), self.hash)
+            fits = bool(self.key_id) and verify_signature(
+                self.key_id, _PURPOSE, self.text(book), self.hash
+            )
         except ConfigInvalid as error:
             return f"it cannot be verified. {error.message}"
         return "" if fits else "its signature does not match"
 
 
-def _stored_as(field: Any, value: Any) -> Any:
+def _normalize_value(field: Any, value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     if isinstance(field, models.FloatField):

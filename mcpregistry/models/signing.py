@@ -15,7 +15,7 @@ from django.conf import settings
 from django.utils.crypto import salted_hmac
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.text.canonical import hash_parts
 
 
 def _ring() -> Mapping[str, bytes]:
@@ -44,16 +44,16 @@ def signature(key_id: str, purpose: str, text: str) -> str:
     return hmac.digest(key, f"{purpose}:{key_id}:{text}".encode(), "sha256").hex()
 
 
-def signed(key_id: str, purpose: str, text: str, claimed: str) -> bool:
+def verify_signature(key_id: str, purpose: str, text: str, claimed: str) -> bool:
     """Whether this is the signature of that text. Raises ConfigInvalid as ``signature`` does."""
     return hmac.compare_digest(signature(key_id, purpose, text).encode(), claimed.encode())
 
 
-def keyed_digest(purpose: str, *parts: str) -> str:
+def compute_keyed_digest(purpose: str, *parts: str) -> str:
     """Like ``digest``, with the site's secret key: for texts that may hold a secret that is short
     enough to be guessed.
 
     Whoever only reads the database, a backup of it, a log or a page cannot try guesses. With
     another secret key, the same parts have another hash.
     """
-    return salted_hmac(f"slipsnisse.{purpose}", digest(*parts), algorithm="sha256").hexdigest()
+    return salted_hmac(f"slipsnisse.{purpose}", hash_parts(*parts), algorithm="sha256").hexdigest()

@@ -14,30 +14,30 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain import kinds
-from mcpregistry.domain.definitions.findings import Finding, Severity
-from mcpregistry.domain.definitions.naming import exposed_names, named
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain import offer_kinds
+from mcpregistry.domain.definitions.findings import ScanFinding, Severity
+from mcpregistry.domain.definitions.naming import map_exposed_names, map_offer_names
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models.server import Server
 from mcpregistry.models.tracked import TrackedModel
 
 
-def _readings(
+def _find_readings(
     name: str, offers: Sequence[tuple[int, str, str, str]], styles: Sequence[str]
 ) -> Iterator[list[int]]:
     """The keys of what the name may mean, the likeliest reading first; each offer is (key, server,
     name, own name)."""
     for style in styles:
-        shown = named(kinds.TOOL, (offer[1:] for offer in offers), style)
+        shown = map_offer_names(offer_kinds.TOOL, (offer[1:] for offer in offers), style)
         yield [pk for pk, slug, tool, _ in offers if shown[slug, tool] == name]
     for style in styles:
-        plain = exposed_names((offer[1:3] for offer in offers), style)
+        plain = map_exposed_names((offer[1:3] for offer in offers), style)
         yield [pk for pk, slug, tool, _ in offers if plain[slug, tool] == name]
     yield [pk for pk, _, tool, own in offers if name in (tool, own)]
     # two that take each other's name have it all the same where an agent sees only one of them
     for style in styles:
         alone = (
-            (pk, exposed_names([(slug, own or tool)], style)) for pk, slug, tool, own in offers
+            (pk, map_exposed_names([(slug, own or tool)], style)) for pk, slug, tool, own in offers
         )
         yield [pk for pk, names in alone if name in names.values()]
 
@@ -48,15 +48,15 @@ class ToolQuerySet(models.QuerySet["Tool"]):
     def of_record(self, server: str, text: str) -> ToolQuerySet:
         """The one that records and references name by its server's slug and by its own name with
         its kind."""
-        kind, name = kinds.read(text)
+        kind, name = offer_kinds.parse_offer_key(text)
         return self.filter(server__slug=server, kind=kind, name=name)
 
-    def named(self, name: str) -> Tool | None:
-        """The one that the name means (see ``meant_by``), if it is one."""
-        found = self.meant_by(name)
+    def find_by_name(self, name: str) -> Tool | None:
+        """The one that the name means (see ``match_name``), if it is one."""
+        found = self.match_name(name)
         return found[0] if len(found) == 1 else None
 
-    def meant_by(self, name: str, styles: Sequence[str] = ("double",)) -> list[Tool]:
+    def match_name(self, name: str, styles: Sequence[str] = ("double",)) -> list[Tool]:
         """By any of its spellings; more than one where it cannot be told which is meant, empty for
         none.
 
@@ -68,14 +68,14 @@ class ToolQuerySet(models.QuerySet["Tool"]):
         if separator:
             return [*self.of_record(slug, own)]
         offers = list(
-            self.filter(kind=kinds.TOOL)
+            self.filter(kind=offer_kinds.TOOL)
             .order_by()
             .values_list("pk", "server__slug", "name", "own_name")
         )
-        found = next(filter(None, _readings(name, offers, styles)), [])
+        found = next(filter(None, _find_readings(name, offers, styles)), [])
         return [*self.filter(pk__in=found)]
 
-    def approved(self) -> ToolQuerySet:
+    def filter_approved(self) -> ToolQuerySet:
         """Some version of the definition was approved; the server may say something else by now."""
         return self.filter(pinned__isnull=False)
 
@@ -95,7 +95,7 @@ class Tools(models.Manager["Tool"].from_queryset(ToolQuerySet)):  # type: ignore
 
     def get_queryset(self) -> ToolQuerySet:
         """Without whatever else is offered."""
-        found: ToolQuerySet = super().get_queryset().filter(kind=kinds.TOOL)
+        found: ToolQuerySet = super().get_queryset().filter(kind=offer_kinds.TOOL)
         return found
 
 
@@ -108,17 +108,17 @@ class Tool(TrackedModel):
     """
 
     class Kind(models.TextChoices):
-        TOOL = kinds.TOOL, _("tool")
-        PROMPT = kinds.PROMPT, _("prompt")
-        RESOURCE = kinds.RESOURCE, _("resource")
-        TEMPLATE = kinds.TEMPLATE, _("template")
+        TOOL = offer_kinds.TOOL, _("tool")
+        PROMPT = offer_kinds.PROMPT, _("prompt")
+        RESOURCE = offer_kinds.RESOURCE, _("resource")
+        TEMPLATE = offer_kinds.TEMPLATE, _("template")
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="tools")
     kind = models.CharField(
         max_length=10,
         choices=Kind.choices,
         default=Kind.TOOL,
-        db_default=kinds.TOOL,
+        db_default=offer_kinds.TOOL,
         editable=False,
     )
     name = models.CharField(max_length=500, help_text=_("Name of the tool on its server."))
@@ -230,12 +230,12 @@ class Tool(TrackedModel):
         permissions = [("approve_definition", "Can approve and reject tool definitions")]
 
     def __str__(self) -> str:
-        return f"{self.server.slug}::{printable(self.key)}"
+        return f"{self.server.slug}::{show_invisible_characters(self.key)}"
 
     @property
     def key(self) -> str:
         """Its name with its kind, as records have it."""
-        return kinds.spelled(self.kind, self.name)
+        return offer_kinds.spell_offer_key(self.kind, self.name)
 
     @property
     def status(self) -> str:
@@ -250,7 +250,7 @@ class Tool(TrackedModel):
         return "changed" if self.pinned_id else "quarantined"
 
 
-def said_in(body: str) -> dict[str, Any]:
+def decode_definition(body: str) -> dict[str, Any]:
     """A definition's stored text as what its server said; for who has the text of thousands and no
     rows of them."""
     try:
@@ -301,13 +301,13 @@ class Definition(models.Model):
 
     @property
     def data(self) -> dict[str, Any]:
-        return said_in(self.body)
+        return decode_definition(self.body)
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[ScanFinding]:
         """Worst first, as of the time it was scanned."""
         return [
-            Finding(
+            ScanFinding(
                 row["kind"], Severity(row["severity"]), row["where"], row["excerpt"], row["why"]
             )
             for row in json.loads(self.findings_json)

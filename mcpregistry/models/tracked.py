@@ -10,7 +10,7 @@ from typing import Any, Self
 from django.db import models
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.models.sealing import sealed
+from mcpregistry.models.sealing import find_sealed_columns
 
 
 class TrackedModel(models.Model):
@@ -59,7 +59,7 @@ class TrackedModel(models.Model):
         self._set_on_purpose |= {_column_of(type(self), name) for name in values}
         return self
 
-    def changed_columns(self) -> set[str]:
+    def list_changed_columns(self) -> set[str]:
         """The columns that the next save is to write: changed since the row was read, or set with
         ``change``."""
         loaded = [
@@ -68,7 +68,7 @@ class TrackedModel(models.Model):
         if self._columns_read is None:
             return {*loaded}
         before = dict(zip(self._columns_read, self._values_read, strict=True))
-        hidden = sealed(type(self))
+        hidden = find_sealed_columns(type(self))
         return {
             name
             for name in loaded
@@ -83,7 +83,7 @@ class TrackedModel(models.Model):
             super().validate_unique(exclude=exclude)
             return
         together = {name for names in self._meta.unique_together for name in names}
-        changed = self.changed_columns()
+        changed = self.list_changed_columns()
         same = {
             field.name
             for field in self._meta.concrete_fields
@@ -127,5 +127,5 @@ _CHANGEABLE = (dict, list)
 
 
 def _column_of(model: type[models.Model], name: str) -> str:
-    columns = {secret: column for column, secret in sealed(model).items()}
+    columns = {secret: column for column, secret in find_sealed_columns(model).items()}
     return columns[name] if name in columns else model._meta.get_field(name).attname  # type: ignore[union-attr]

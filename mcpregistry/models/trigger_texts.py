@@ -21,7 +21,7 @@ _TEXTS = """
 """
 
 
-def altered_on_sqlite(statements: Iterable[str]) -> list[str]:
+def find_altered_on_sqlite(statements: Iterable[str]) -> list[str]:
     """Names of triggers whose text in the database is not that of the statement that creates
     them."""
     with connection.cursor() as cursor:
@@ -42,14 +42,14 @@ def _triggers(statements: Iterable[str]) -> dict[str, str]:
     return {name[1]: statement for name, statement in found if name}
 
 
-def altered_on_postgres(statements: Collection[str], tables: Collection[str]) -> list[str]:
+def find_altered_on_postgres(statements: Collection[str], tables: Collection[str]) -> list[str]:
     """The same. PostgreSQL keeps its own spelling of a trigger, so the statements create triggers
     of temporary tables, which are compared and rolled back.
     """
     triggers = _triggers(statements)
     bodies = {found[1]: found[2] for found in map(_FUNCTION.match, statements) if found}
-    actual = _texts(triggers, temporary=False)
-    expected = _expected(triggers, tables)
+    actual = _read_texts(triggers, temporary=False)
+    expected = _read_expected_texts(triggers, tables)
     return sorted(name for name in actual if actual[name] != _with_body(expected.get(name), bodies))
 
 
@@ -63,7 +63,7 @@ def _with_body(text: Text | None, bodies: dict[str, str]) -> Text | None:
     return definition, function, bodies.get(function, ""), "plpgsql"
 
 
-def _texts(triggers: Collection[str], *, temporary: bool) -> dict[str, Text]:
+def _read_texts(triggers: Collection[str], *, temporary: bool) -> dict[str, Text]:
     with connection.cursor() as cursor:
         cursor.execute(_TEXTS, [temporary, [*triggers]])
         return {
@@ -72,7 +72,7 @@ def _texts(triggers: Collection[str], *, temporary: bool) -> dict[str, Text]:
         }
 
 
-def _expected(triggers: dict[str, str], tables: Collection[str]) -> dict[str, Text]:
+def _read_expected_texts(triggers: dict[str, str], tables: Collection[str]) -> dict[str, Text]:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT proname FROM pg_proc")
         functions = {name for (name,) in cursor.fetchall()}
@@ -87,6 +87,6 @@ def _expected(triggers: dict[str, str], tables: Collection[str]) -> dict[str, Te
         }
         created = [text for name, text in triggers.items() if called.get(name) in functions]
         cursor.execute("; ".join([*copies, *created]))
-        texts = _texts(triggers, temporary=True)
+        texts = _read_texts(triggers, temporary=True)
         transaction.set_rollback(True)
     return texts

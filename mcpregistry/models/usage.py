@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from mcpregistry.domain.usage import BUCKETS
 
 
-class Span(models.IntegerChoices):
+class SpanLength(models.IntegerChoices):
     """How long a span is, in hours."""
 
     HOUR = 1, "hour"
@@ -26,7 +26,7 @@ class CountedSpan(models.Model):
     the same transaction.
     """
 
-    span = models.PositiveSmallIntegerField(choices=Span.choices)
+    span = models.PositiveSmallIntegerField(choices=SpanLength.choices)
     begins = models.DateTimeField(help_text=_("Start of the hour or day, in UTC."))
     calls = models.PositiveIntegerField(default=0)
     errors = models.PositiveIntegerField(default=0)
@@ -54,7 +54,7 @@ class SpanUsage(models.Model):
     """Calls of one agent, by one endpoint, of one tool, in an hour or a day. Names are copied, as
     those of a call."""
 
-    span = models.PositiveSmallIntegerField(choices=Span.choices)
+    span = models.PositiveSmallIntegerField(choices=SpanLength.choices)
     begins = models.DateTimeField(help_text=_("Start of the hour or day, in UTC."))
     agent_slug = models.CharField(_("agent"), max_length=63, blank=True)
     endpoint_slug = models.CharField(_("endpoint"), max_length=63, blank=True)

@@ -9,7 +9,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.utils.translation import gettext_lazy as _
 
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import AuditEntry
 from mcpregistry.queries.versions import Change, Version
 
@@ -28,23 +28,23 @@ _WORDS = {
 }
 
 
-def account_history(user: User) -> list[Version]:
+def list_account_history(user: User) -> list[Version]:
     """The newest entries about an account, also under names that it had before; roles and groups
     are among them."""
     subjects = {_subject(user.get_username())}
     for _round in range(_NAMES):
-        if not (earlier := _earlier_names(subjects) - subjects):
+        if not (earlier := _find_earlier_names(subjects) - subjects):
             break
         subjects |= earlier
     rows = AuditEntry.objects.filter(subject__in=subjects).order_by("-id")[:_SHOWN]
-    return [_told(row, json.loads(row.body)) for row in rows]
+    return [_describe_entry(row, json.loads(row.body)) for row in rows]
 
 
 def _subject(name: str) -> str:
-    return f"user:{printable(name, 150)}"
+    return f"user:{show_invisible_characters(name, 150)}"
 
 
-def _earlier_names(subjects: set[str]) -> set[str]:
+def _find_earlier_names(subjects: set[str]) -> set[str]:
     renamed = AuditEntry.objects.filter(subject__in=subjects, kind="user.changed").order_by("-id")[
         :_SHOWN
     ]
@@ -52,7 +52,7 @@ def _earlier_names(subjects: set[str]) -> set[str]:
     return {_subject(pair[0]) for pair in pairs if isinstance(pair, list)}
 
 
-def _told(row: AuditEntry, body: dict[str, Any]) -> Version:
+def _describe_entry(row: AuditEntry, body: dict[str, Any]) -> Version:
     facts = [(name, value) for name, value in body.items() if name not in _ENTRY]
     what = str(_WORDS.get(row.kind) or row.kind.replace("_", " ").replace(".", " ").capitalize())
     return Version(

@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db.models import Count, Q, QuerySet
 
-from mcpregistry.domain.figures import median
+from mcpregistry.domain.sample_statistics import find_median
 from mcpregistry.models import ApprovalRequest, ApprovalVote
 from mcpregistry.queries.approvals import ENDS
 
@@ -68,7 +68,7 @@ class ApproverFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ApprovalFigures:
     """The figures of a period: all requests together, by rule, and by approver."""
 
     total: RuleFigures
@@ -76,7 +76,7 @@ class Figures:
     approvers: list[ApproverFigures]
 
 
-def figures(*, since: datetime) -> Figures:
+def compute_figures(*, since: datetime) -> ApprovalFigures:
     """What was asked since then: by rule (the busiest first) and by approver."""
     asked = ApprovalRequest.objects.filter(asked_at__gte=since).order_by()
     times = _times_to_decide(asked)
@@ -84,13 +84,13 @@ def figures(*, since: datetime) -> Figures:
     rules = [_of_rule(dict(row), times) for row in counted]
     rules.sort(key=lambda each: -each.held)
     everything = [seconds for each in times.values() for seconds in each]
-    total = RuleFigures(rule="", **asked.aggregate(**_counts()), seconds=median(everything))
-    return Figures(total, rules, _approvers(since))
+    total = RuleFigures(rule="", **asked.aggregate(**_counts()), seconds=find_median(everything))
+    return ApprovalFigures(total, rules, _list_approvers(since))
 
 
 def _of_rule(row: dict[str, Any], times: dict[str, list[float]]) -> RuleFigures:
     name = row.pop("rule_name")
-    return RuleFigures(rule=name, **row, seconds=median(times.get(name, [])))
+    return RuleFigures(rule=name, **row, seconds=find_median(times.get(name, [])))
 
 
 def _counts() -> dict[str, Count]:
@@ -111,7 +111,7 @@ def _times_to_decide(asked: QuerySet[ApprovalRequest]) -> dict[str, list[float]]
     return times
 
 
-def _approvers(since: datetime) -> list[ApproverFigures]:
+def _list_approvers(since: datetime) -> list[ApproverFigures]:
     votes = ApprovalVote.objects.filter(request__asked_at__gte=since)
     times: dict[str, list[float]] = defaultdict(list)
     for name, at, asked_at in votes.order_by("-at").values_list("name", "at", "request__asked_at")[
@@ -128,6 +128,8 @@ def _approvers(since: datetime) -> list[ApproverFigures]:
         )
     )
     return [
-        ApproverFigures(row["name"], row["approved"], row["rejected"], median(times[row["name"]]))
+        ApproverFigures(
+            row["name"], row["approved"], row["rejected"], find_median(times[row["name"]])
+        )
         for row in rows.order_by("-all", "name")
     ]

@@ -17,10 +17,10 @@ from django.db.models.functions import Substr
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
-from mcpregistry.domain.figures import median
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.sample_statistics import find_median
 from mcpregistry.models import ApprovalRequest, ApprovalVote, Definition, Invocation, Server, Tool
-from mcpregistry.services.approvals import seats, votes
+from mcpregistry.services.approvals import votes, waiters
 
 # The queue shows the beginning of the arguments; calls with longer ones are never grouped as
 # identical.
@@ -29,20 +29,21 @@ MOST_SHOWN = 1_000
 RISKS = ("high", "medium", "low")
 # What became of a request, as people ask for it. Approved: the quorum was met, whatever came after.
 ENDS: dict[str, Q] = {
-    "waiting": Q(call__state=State.PENDING, decided_at=None),
+    "waiting": Q(call__state=InvocationState.PENDING, decided_at=None),
     "approved": Q(execute_by__isnull=False),
-    "rejected": Q(call__state=State.REJECTED),
-    "expired": Q(call__state=State.EXPIRED, execute_by__isnull=True),
-    "cancelled": Q(call__state=State.CANCELLED, execute_by__isnull=True),
-    "void": Q(call__state=State.VOID, execute_by__isnull=True),
+    "rejected": Q(call__state=InvocationState.REJECTED),
+    "expired": Q(call__state=InvocationState.EXPIRED, execute_by__isnull=True),
+    "cancelled": Q(call__state=InvocationState.CANCELLED, execute_by__isnull=True),
+    "void": Q(call__state=InvocationState.VOID, execute_by__isnull=True),
     "too late": Q(
-        execute_by__isnull=False, call__state__in=[State.EXPIRED, State.VOID, State.CANCELLED]
+        execute_by__isnull=False,
+        call__state__in=[InvocationState.EXPIRED, InvocationState.VOID, InvocationState.CANCELLED],
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class QueueFilter:
     """What a list is narrowed to; empty means everything."""
 
     server: str = ""
@@ -100,7 +101,7 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingCall:
     """One waiting call as the queue needs it: no payload but the beginning of the arguments that
     would run."""
 
@@ -148,7 +149,7 @@ _COLUMNS = (
 )
 
 
-def queue(wanted: Wanted, *, who: User) -> list[Waiting]:
+def list_queue(wanted: QueueFilter, *, who: User) -> list[WaitingCall]:
     """What waits and this person may see, riskiest first and of these the oldest first; as bare
     rows, for there may be a thousand."""
     heads = {
@@ -162,7 +163,7 @@ def queue(wanted: Wanted, *, who: User) -> list[Waiting]:
     )
     found: list[tuple[Any, ...]] = list(rows.order_by("-risk_rank", "asked_at", "id")[:MOST_SHOWN])
     votes = _open_votes()
-    return [Waiting(*(*row, tuple(votes.get(row[0], ())))) for row in found]
+    return [WaitingCall(*(*row, tuple(votes.get(row[0], ())))) for row in found]
 
 
 def _open_votes() -> dict[str, list[Vote]]:
@@ -177,12 +178,12 @@ def _open_votes() -> dict[str, list[Vote]]:
     return found
 
 
-def waiting_total() -> int:
+def count_waiting() -> int:
     """How many calls wait, whatever the filters."""
     return ApprovalRequest.objects.waiting().count()
 
 
-def queue_version() -> str:
+def read_queue_version() -> str:
     """Changes whenever the queue could look different; two small reads of indexes, none of them of
     a call.
 
@@ -199,11 +200,11 @@ def queue_version() -> str:
         )
     )
     moments = [_moment(at) for at in (asked["newest"], asked["oldest"], asked["voted"])]
-    return ".".join([str(asked["count"]), *moments, str(last_vote())])
+    return ".".join([str(asked["count"]), *moments, str(find_last_vote())])
 
 
-def last_vote() -> int:
-    """The number of the newest vote, 0 when there is none; see ``words_since``."""
+def find_last_vote() -> int:
+    """The number of the newest vote, 0 when there is none; see ``list_votes_since``."""
     return ApprovalVote.objects.order_by("-id").values_list("id", flat=True).first() or 0
 
 
@@ -211,7 +212,7 @@ def _moment(at: datetime | None) -> str:
     return str(int(at.timestamp() * 1_000_000)) if at else "0"
 
 
-def choices(*, who: User) -> Choices:
+def list_choices(*, who: User) -> Choices:
     """The servers, tools, agents and rules that the queue can be narrowed to, of what this person
     may see."""
     columns = ("call__server_slug", "call__tool_name", "call__agent_slug", "rule_name")
@@ -226,7 +227,7 @@ def choices(*, who: User) -> Choices:
     return Choices(server, tool, agent, rule)
 
 
-def words_since(vote: int, limit: int = 20) -> list[ApprovalVote]:
+def list_votes_since(vote: int, limit: int = 20) -> list[ApprovalVote]:
     """The newest votes after the one with this number, oldest first: what others have done
     meanwhile."""
     newest = (
@@ -241,7 +242,7 @@ def words_since(vote: int, limit: int = 20) -> list[ApprovalVote]:
     )[::-1]
 
 
-def identical(request: ApprovalRequest) -> list[ApprovalRequest]:
+def list_identical(request: ApprovalRequest) -> list[ApprovalRequest]:
     """Waiting calls of the same tool, definition, rule and arguments, this one included, oldest
     first."""
     call = request.call
@@ -292,7 +293,7 @@ class Usual:
         return max(1, round(self.result_bytes / 4))
 
 
-def one(pk: str, *, who: User) -> ApprovalRequest | None:
+def find_request(pk: str, *, who: User) -> ApprovalRequest | None:
     """The request with its call and votes; None when there is none that this person may see."""
     votes = Prefetch("votes", ApprovalVote.objects.select_related("user").order_by("at", "id"))
     rows = ApprovalRequest.objects.visible_to(who)
@@ -300,7 +301,7 @@ def one(pk: str, *, who: User) -> ApprovalRequest | None:
     return found.prefetch_related(votes).filter(pk=pk).first()
 
 
-def around(request: ApprovalRequest) -> Around:
+def load_surroundings(request: ApprovalRequest) -> Around:
     """What a page shows beside the request: server, tool, definition, the last approved call, and
     others that wait."""
     call = request.call
@@ -310,10 +311,17 @@ def around(request: ApprovalRequest) -> Around:
     )
     tool = named.first() if server else None
     definition = tool.definitions.filter(hash=call.definition_hash).first() if tool else None
-    return Around(server, tool, definition, last_approved(request), siblings(request), usual(call))
+    return Around(
+        server,
+        tool,
+        definition,
+        find_last_approved(request),
+        list_siblings(request),
+        describe_usual(call),
+    )
 
 
-def last_approved(request: ApprovalRequest) -> ApprovalRequest | None:
+def find_last_approved(request: ApprovalRequest) -> ApprovalRequest | None:
     """The newest approved call of the same tool before this one: by this agent, else by any."""
     call = request.call
     others = (
@@ -329,7 +337,7 @@ def last_approved(request: ApprovalRequest) -> ApprovalRequest | None:
     return others.filter(call__agent_slug=call.agent_slug).first() or others.first()
 
 
-def siblings(request: ApprovalRequest, limit: int = 5) -> list[ApprovalRequest]:
+def list_siblings(request: ApprovalRequest, limit: int = 5) -> list[ApprovalRequest]:
     """Other waiting calls of the same tool that are by the same agent or have the same
     arguments."""
     call = request.call
@@ -347,7 +355,7 @@ def siblings(request: ApprovalRequest, limit: int = 5) -> list[ApprovalRequest]:
     )
 
 
-def usual(call: Invocation) -> Usual | None:
+def describe_usual(call: Invocation) -> Usual | None:
     """From up to 50 of the newest 500 calls of the server; None when none of them succeeded with
     this tool."""
     recent = (
@@ -358,12 +366,12 @@ def usual(call: Invocation) -> Usual | None:
     rows = Invocation.objects.filter(
         id__in=Subquery(recent),
         tool_name=call.tool_name,
-        state=State.SUCCEEDED,
+        state=InvocationState.SUCCEEDED,
         dispatched_at__isnull=False,
     ).values_list("dispatched_at", "finished_at", "result_bytes")[:50]
     took = [(end - sent).total_seconds() * 1000 for sent, end, _ in rows if sent and end]
-    middle = median(took)
-    size = median(size for _, _, size in rows)
+    middle = find_median(took)
+    size = find_median(size for _, _, size in rows)
     return None if middle is None or size is None else Usual(len(took), middle, int(size))
 
 
@@ -371,8 +379,8 @@ def usual(call: Invocation) -> Usual | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
-    """The history narrowed besides ``Wanted``: how it ended, who had a word, and when it was
+class HistoryFilter:
+    """The history narrowed besides ``QueueFilter``: how it ended, who had a word, and when it was
     asked."""
 
     end: str = ""
@@ -381,7 +389,9 @@ class Period:
     until: datetime | None = None
 
 
-def history(wanted: Wanted, period: Period, *, who: User) -> QuerySet[ApprovalRequest]:
+def query_history(
+    wanted: QueueFilter, period: HistoryFilter, *, who: User
+) -> QuerySet[ApprovalRequest]:
     """Every request that this person may see, newest first, with votes and without results."""
     found = wanted.narrow(ApprovalRequest.objects.visible_to(who))
     if period.end in ENDS:
@@ -417,20 +427,26 @@ def page_of(
 
 def end_of(request: ApprovalRequest) -> str:
     """One of ``ENDS`` for one request; "too late" for what was approved and then never ran."""
-    state = State(request.call.state)
-    if state == State.PENDING:
+    state = InvocationState(request.call.state)
+    if state == InvocationState.PENDING:
         return "waiting"
     if request.execute_by is not None:
-        return "too late" if state in (State.EXPIRED, State.VOID, State.CANCELLED) else "approved"
-    return {State.REJECTED: "rejected", State.EXPIRED: "expired", State.CANCELLED: "cancelled"}.get(
-        state, "void"
-    )
+        return (
+            "too late"
+            if state in (InvocationState.EXPIRED, InvocationState.VOID, InvocationState.CANCELLED)
+            else "approved"
+        )
+    return {
+        InvocationState.REJECTED: "rejected",
+        InvocationState.EXPIRED: "expired",
+        InvocationState.CANCELLED: "cancelled",
+    }.get(state, "void")
 
 
 def when_it_runs(request: ApprovalRequest) -> str:
     """Of an approved call: a process runs it for a caller who is there, or a worker does; else it
     waits for its caller."""
-    if votes.runs_by_itself(request) or seats.anybody(request):
+    if votes.is_run_by_worker(request) or waiters.has_waiting_caller(request):
         return _("It is running now.")
     if request.execute_by is None:
         return _(

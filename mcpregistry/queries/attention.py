@@ -9,8 +9,8 @@ from typing import Any
 
 from django.db.models import F, Q, QuerySet
 
+from mcpregistry.domain.host_definitions import keep_left_out
 from mcpregistry.domain.installs.states import WORKED, InstallState
-from mcpregistry.domain.shown_definitions import keep_left_out
 from mcpregistry.models import (
     ApprovalRequest,
     Delivery,
@@ -24,12 +24,12 @@ from mcpregistry.models import (
 UNCLAIMED_AFTER = timedelta(minutes=1)  # a worker that is free takes work within a second
 
 
-def waiting_packages() -> QuerySet[Install]:
+def query_waiting_packages() -> QuerySet[Install]:
     """Packages whose lock waits for a person."""
     return Install.objects.filter(state=InstallState.WAITING)
 
 
-def unread_registries(now: datetime) -> QuerySet[RegistrySource]:
+def query_unread_registries(now: datetime) -> QuerySet[RegistrySource]:
     """Return the registries whose last reading failed and that no worker reads at present."""
     return RegistrySource.objects.exclude(error="").filter(
         Q(lease_until=None) | Q(lease_until__lt=now)
@@ -37,7 +37,7 @@ def unread_registries(now: datetime) -> QuerySet[RegistrySource]:
 
 
 @dataclass(frozen=True, slots=True)
-class Incomplete:
+class IncompleteServer:
     """An active server of which something is left out, with the reasons as its page lists them."""
 
     pk: int
@@ -45,7 +45,7 @@ class Incomplete:
     reasons: list[str]
 
 
-def incomplete_servers() -> list[Incomplete]:
+def list_incomplete_servers() -> list[IncompleteServer]:
     """Return the servers of whose lists something could not be taken when they were last read."""
     rows = (
         Server.objects.active()
@@ -53,11 +53,11 @@ def incomplete_servers() -> list[Incomplete]:
         .order_by("slug")
         .values_list("pk", "slug", "left_out")
     )
-    found = (Incomplete(pk, slug, keep_left_out(told)) for pk, slug, told in rows)
+    found = (IncompleteServer(pk, slug, keep_left_out(told)) for pk, slug, told in rows)
     return [each for each in found if each.reasons]
 
 
-def empty_pools(now: datetime) -> int:
+def count_empty_pools(now: datetime) -> int:
     """The number of energy pools that are empty. Their level rises with time, so it is calculated
     here."""
     return sum(
@@ -65,12 +65,12 @@ def empty_pools(now: datetime) -> int:
     )
 
 
-def unclaimed(now: datetime) -> dict[str, QuerySet[Any]]:
+def list_unclaimed_by_model(now: datetime) -> dict[str, QuerySet[Any]]:
     """Work that no worker has taken for ``UNCLAIMED_AFTER``, by model."""
     before = now - UNCLAIMED_AFTER
     not_read = Q(tried_at=None) | Q(tried_at__lt=F("asked_at"))
     return {
-        "approvalrequest": ApprovalRequest.objects.left_to_workers(before),
+        "approvalrequest": ApprovalRequest.objects.filter_left_to_workers(before),
         "delivery": Delivery.objects.due(before),
         "server": Server.objects.due_for_check(before).filter(
             Q(check_until=None) | Q(check_until__lt=before)

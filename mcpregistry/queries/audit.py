@@ -20,12 +20,14 @@ _DISORDER = timedelta(hours=1)  # how far the clocks of processes may be apart
 _LAST = chr(0x10FFFF)
 
 
-def audit_of_call(call: Invocation) -> QuerySet[AuditEntry]:
+def query_audit_of_call(call: Invocation) -> QuerySet[AuditEntry]:
     """The audit entries about a call, in the order in which they were written."""
     return AuditEntry.objects.filter(subject=f"call:{call.pk}").order_by("id")
 
 
-def names_of_calls(entries: Iterable[AuditEntry], user: User | AnonymousUser) -> dict[str, str]:
+def find_names_of_calls(
+    entries: Iterable[AuditEntry], user: User | AnonymousUser
+) -> dict[str, str]:
     """For each subject of these entries that is a call which this person may see: its server and
     tool."""
     ids = {each.subject.removeprefix(_CALL) for each in entries if each.subject.startswith(_CALL)}
@@ -37,7 +39,7 @@ def names_of_calls(entries: Iterable[AuditEntry], user: User | AnonymousUser) ->
     return {f"{_CALL}{pk}": f"call of {server}::{tool}" for pk, server, tool in found}
 
 
-def archived() -> Sequence[Mapping[str, object]]:
+def list_archive_files() -> Sequence[Mapping[str, object]]:
     """The newest files of archived entries: when each was made, how many entries of how many
     chains, its SHA-256."""
     found = (
@@ -54,7 +56,7 @@ def archived() -> Sequence[Mapping[str, object]]:
     return list(found.order_by("-last")[:_FILES])
 
 
-def narrowed(
+def filter_entries(
     *,
     kind: str | None = None,
     actor: str | None = None,
@@ -66,13 +68,13 @@ def narrowed(
     exact = {"actor": actor, "subject": subject, "at__gte": since, "at__lt": until}
     rows = AuditEntry.objects.filter(**{k: v for k, v in exact.items() if v is not None})
     if since is not None:
-        rows = rows.filter(id__gte=_number_at(_moved(since, -_DISORDER)))
+        rows = rows.filter(id__gte=_find_number_at(_shift_time(since, -_DISORDER)))
     if until is not None:
-        rows = rows.filter(id__lt=_number_at(_moved(until, _DISORDER)))
+        rows = rows.filter(id__lt=_find_number_at(_shift_time(until, _DISORDER)))
     return _of_kind(rows, kind) if kind is not None else rows
 
 
-def _moved(at: datetime, by: timedelta) -> datetime:
+def _shift_time(at: datetime, by: timedelta) -> datetime:
     """So much earlier or later; where the calendar ends, not at all."""
     try:
         return at + by
@@ -91,7 +93,7 @@ def _unusual(rows: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
     return rows.extra(where=[f"NOT (mcpregistry_auditentry.kind IN ({usual}))"])  # noqa: S610 - our own words
 
 
-def _number_at(at: datetime) -> int:
+def _find_number_at(at: datetime) -> int:
     """The number of the first entry from then on, by halves: numbers rise with the time, and a
     third index costs every call."""
     rows = AuditEntry.objects.order_by("id").values_list("id", "at")
@@ -105,7 +107,7 @@ def _number_at(at: datetime) -> int:
     return low
 
 
-def searched(rows: QuerySet[AuditEntry], words: str) -> QuerySet[AuditEntry]:
+def search_entries(rows: QuerySet[AuditEntry], words: str) -> QuerySet[AuditEntry]:
     """Entries whose kind, actor or subject is exactly this; where there are none, those where one
     begins with it.
 
@@ -116,11 +118,13 @@ def searched(rows: QuerySet[AuditEntry], words: str) -> QuerySet[AuditEntry]:
             return rows.filter(way)
     if _of_kind(AuditEntry.objects.all(), words).exists():
         return _of_kind(rows, words)
-    found = {pk for column in ("subject", "actor", "kind") for pk in _beginning(column, words)}
+    found = {
+        pk for column in ("subject", "actor", "kind") for pk in _find_beginning_with(column, words)
+    }
     return rows.filter(pk__in=found)
 
 
-def _beginning(column: str, words: str) -> Iterable[int]:
+def _find_beginning_with(column: str, words: str) -> Iterable[int]:
     rows = AuditEntry.objects.all() if column != "kind" else _unusual(AuditEntry.objects.all())
     if connection.vendor == "postgresql":  # whose "greater" may be of a language
         begins = rows.filter(**{f"{column}__startswith": words}).order_by()

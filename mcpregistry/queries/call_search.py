@@ -48,7 +48,7 @@ def words_of(question: str) -> list[str]:
     ]
 
 
-def calls_with(question: str) -> list[str]:
+def search_calls(question: str) -> list[str]:
     """Ids of the newest calls that hold all of these words, or of the call with this very id."""
     whole = question.strip()
     if re.fullmatch(r"[0-9a-f]{32}", whole) and Invocation.objects.filter(pk=whole).exists():
@@ -56,18 +56,18 @@ def calls_with(question: str) -> list[str]:
     words = words_of(question)
     if not words:
         return []
-    return [*_unindexed(words), *_indexed(_match(words)), *_open(words)][:MOST]
+    return [*_search_unindexed(words), *_search_index(_match(words)), *_open(words)][:MOST]
 
 
-def _indexed(match: str) -> list[str]:
+def _search_index(match: str) -> list[str]:
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
             cursor.execute(_FTS5, [match, MOST])
             return [call for (call,) in cursor.fetchall()]
-        return _by_gin(cursor, match)
+        return _search_gin(cursor, match)
 
 
-def _by_gin(cursor: Any, match: str) -> list[str]:
+def _search_gin(cursor: Any, match: str) -> list[str]:
     """GIN has no order: to sort all calls that hold a frequent word takes seconds. So PostgreSQL
     first looks among the newest calls, which is enough for frequent words, and takes only rare ones
     from the whole index.
@@ -83,17 +83,17 @@ def _by_gin(cursor: Any, match: str) -> list[str]:
     return [call for _, call in cursor.fetchall()]
 
 
-def _unindexed(words: list[str]) -> list[str]:
+def _search_unindexed(words: list[str]) -> list[str]:
     """Of the newest calls, whose words SQLite's index is still to be told of within a minute: the
     newest ``MOST`` of them, by the measure of the index, the beginnings of words without their case
     and accents.
     """
     if connection.vendor != "sqlite":
         return []
-    begun = [re.compile(_pattern(_measured(word))) for word in words]
+    begun = [re.compile(_pattern(_normalize_text(word))) for word in words]
     with connection.cursor() as cursor:
         cursor.execute(_NEW, [MOST])
-        return [call for call, text in cursor.fetchall() if _holds(_measured(text), begun)]
+        return [call for call, text in cursor.fetchall() if _holds(_normalize_text(text), begun)]
 
 
 def _pattern(word: str) -> str:
@@ -110,7 +110,7 @@ def _holds(text: str, begun: list[re.Pattern[str]]) -> bool:
     return all(word.search(text) for word in begun)
 
 
-def _measured(text: str) -> str:
+def _normalize_text(text: str) -> str:
     if text.isascii():
         return text.lower()
     return "".join(sign for sign in normalize("NFD", text.casefold()) if not combining(sign))

@@ -13,7 +13,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.domain.lifecycle import TERMINAL, InvocationState
 from mcpregistry.domain.text.secret_names import is_secret_name
 from mcpregistry.models import (
     ApprovalRequest,
@@ -24,14 +24,14 @@ from mcpregistry.models import (
     PolicyRule,
 )
 from mcpregistry.queries.approvals import when_it_runs
-from mcpregistry.services.records.bound import Forgotten, misfits
-from mcpregistry.services.records.chains import entry_problem
+from mcpregistry.services.records.chains import explain_entry_problem
+from mcpregistry.services.records.signed_calls import Forgotten, find_misfits
 
 _RULE = re.compile(r"rule '(.+)'", re.DOTALL)  # as decisions are reasoned
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StoryStep:
     """One thing that happened. ``tone``: good, wrong or nothing; ``after``: milliseconds since the
     step before."""
 
@@ -45,7 +45,9 @@ class Step:
     rule: int | None = None
 
 
-def story_of(call: Invocation, entries: Sequence[AuditEntry], *, people: bool = True) -> list[Step]:
+def list_story_steps(
+    call: Invocation, entries: Sequence[AuditEntry], *, people: bool = True
+) -> list[StoryStep]:
     """From the asking to the end, then whether the record fits what the log has signed. ``entries``
     are the call's own.
 
@@ -53,16 +55,16 @@ def story_of(call: Invocation, entries: Sequence[AuditEntry], *, people: bool = 
     """
     held = ApprovalRequest.objects.filter(call=call).defer("result").first()
     steps = [
-        _asked(call),
-        _decided(call, held),
-        *_people(held, named=people),
-        *_sent(call),
-        _ended(call, held),
+        _describe_request(call),
+        _describe_decision(call, held),
+        *_describe_votes(held, named=people),
+        *_describe_sending(call),
+        _describe_end(call, held),
     ]
-    return [*_timed(steps), _verified(call, entries)]
+    return [*_add_gaps(steps), _describe_verification(call, entries)]
 
 
-def _asked(call: Invocation) -> Step:
+def _describe_request(call: Invocation) -> StoryStep:
     text = (
         _("Requested by %(agent)s for %(requester)s")
         if call.requester
@@ -84,10 +86,10 @@ def _asked(call: Invocation) -> Step:
         if call.endpoint_slug
         else "",
     ]
-    return Step("input", who, " ".join(part for part in where if part), call.received_at)
+    return StoryStep("input", who, " ".join(part for part in where if part), call.received_at)
 
 
-def _decided(call: Invocation, held: ApprovalRequest | None) -> Step:
+def _describe_decision(call: Invocation, held: ApprovalRequest | None) -> StoryStep:
     words = {"allow": _("Allowed"), "ask": _("Approval required"), "deny": _("Denied")}
     said = words.get(call.outcome, _("No decision"))
     tone = {"allow": "good", "deny": "wrong"}.get(call.outcome, "")
@@ -97,11 +99,13 @@ def _decided(call: Invocation, held: ApprovalRequest | None) -> Step:
         why = ""
     else:
         why = call.reason
-    rule = held.rule_id if held else _rule_named(why)
-    return Step("policy", said, why, held.asked_at if held else call.received_at, tone, rule=rule)
+    rule = held.rule_id if held else _find_rule(why)
+    return StoryStep(
+        "policy", said, why, held.asked_at if held else call.received_at, tone, rule=rule
+    )
 
 
-def _rule_named(reason: str) -> int | None:
+def _find_rule(reason: str) -> int | None:
     """The rule that a reason names, if one is called so still."""
     named = _RULE.fullmatch(reason)
     return (
@@ -111,10 +115,10 @@ def _rule_named(reason: str) -> int | None:
     )
 
 
-def _people(held: ApprovalRequest | None, *, named: bool) -> Iterator[Step]:
+def _describe_votes(held: ApprovalRequest | None, *, named: bool) -> Iterator[StoryStep]:
     if held is None:
         return
-    yield Step(
+    yield StoryStep(
         "hourglass",
         ngettext("Held for %(count)s approval", "Held for %(count)s approvals", held.quorum)
         % {"count": held.quorum},
@@ -126,9 +130,11 @@ def _people(held: ApprovalRequest | None, *, named: bool) -> Iterator[Step]:
     if named:
         yield from map(_vote, votes)
     elif votes and held.decided_at is not None:
-        yield Step("how_to_vote", _("A decision was made"), "", held.decided_at, approval=held.pk)
+        yield StoryStep(
+            "how_to_vote", _("A decision was made"), "", held.decided_at, approval=held.pk
+        )
     if held.edited:
-        yield Step(
+        yield StoryStep(
             "edit",
             _("An approver changed the arguments"),
             _("The call can run only with the changed arguments."),
@@ -137,21 +143,21 @@ def _people(held: ApprovalRequest | None, *, named: bool) -> Iterator[Step]:
         )
 
 
-def _vote(vote: ApprovalVote) -> Step:
+def _vote(vote: ApprovalVote) -> StoryStep:
     tone, text = (
         ("good", _("Approved by %(name)s"))
         if vote.approve
         else ("wrong", _("Rejected by %(name)s"))
     )
     why = " ".join(filter(None, [f"({vote.via})", vote.reason]))
-    return Step(
+    return StoryStep(
         "how_to_vote", text % {"name": vote.name}, why, vote.at, tone, approval=vote.request_id
     )
 
 
-def _sent(call: Invocation) -> Iterator[Step]:
+def _describe_sending(call: Invocation) -> Iterator[StoryStep]:
     if call.dispatched_at is not None:
-        yield Step(
+        yield StoryStep(
             "send",
             _("Sent to %(server)s") % {"server": call.server_slug}
             if call.server_slug
@@ -163,41 +169,41 @@ def _sent(call: Invocation) -> Iterator[Step]:
         )
 
 
-def _still_open(call: Invocation, held: ApprovalRequest | None) -> Step:
-    if call.state == State.PENDING:
-        return Step("pending", _("Waiting for approval"), _("No outcome is recorded yet."))
-    if call.state == State.READY and held is not None:
-        return Step("pending", _("Not sent yet"), when_it_runs(held))
-    return Step("pending", _("In progress"), _("No outcome is recorded yet."))
+def _describe_open(call: Invocation, held: ApprovalRequest | None) -> StoryStep:
+    if call.state == InvocationState.PENDING:
+        return StoryStep("pending", _("Waiting for approval"), _("No outcome is recorded yet."))
+    if call.state == InvocationState.READY and held is not None:
+        return StoryStep("pending", _("Not sent yet"), when_it_runs(held))
+    return StoryStep("pending", _("In progress"), _("No outcome is recorded yet."))
 
 
-def _ended(call: Invocation, held: ApprovalRequest | None) -> Step:
+def _describe_end(call: Invocation, held: ApprovalRequest | None) -> StoryStep:
     if call.state not in TERMINAL:
-        return _still_open(call, held)
-    tone = "good" if call.state == State.SUCCEEDED else "wrong"
+        return _describe_open(call, held)
+    tone = "good" if call.state == InvocationState.SUCCEEDED else "wrong"
     said = {
-        State.SUCCEEDED: _("Answered"),
-        State.TOOL_ERROR: _("The tool answered with an error"),
-        State.NOT_SENT: _("Not sent"),
-        State.UNKNOWN: _("Outcome unknown"),
-        State.DENIED: _("Denied"),
-        State.REJECTED: _("Rejected"),
-        State.EXPIRED: _("Not decided in time"),
-        State.CANCELLED: _("Cancelled"),
-        State.VOID: _("No longer valid"),
+        InvocationState.SUCCEEDED: _("Answered"),
+        InvocationState.TOOL_ERROR: _("The tool answered with an error"),
+        InvocationState.NOT_SENT: _("Not sent"),
+        InvocationState.UNKNOWN: _("Outcome unknown"),
+        InvocationState.DENIED: _("Denied"),
+        InvocationState.REJECTED: _("Rejected"),
+        InvocationState.EXPIRED: _("Not decided in time"),
+        InvocationState.CANCELLED: _("Cancelled"),
+        InvocationState.VOID: _("No longer valid"),
     }
     code = f"{call.error_code} " if call.error_code else ""
     size = _("%(count)s bytes") % {"count": f"{call.result_bytes:,}"} if call.result_bytes else ""
-    return Step(
+    return StoryStep(
         "flag",
-        said.get(State(call.state), call.state),
+        said.get(InvocationState(call.state), call.state),
         f"{code}{size}".strip(),
         call.finished_at,
         tone,
     )
 
 
-def _timed(steps: Iterable[Step]) -> Iterator[Step]:
+def _add_gaps(steps: Iterable[StoryStep]) -> Iterator[StoryStep]:
     before: datetime | None = None
     for step in steps:
         gap = (step.at - before).total_seconds() * 1000 if step.at and before else None
@@ -205,27 +211,29 @@ def _timed(steps: Iterable[Step]) -> Iterator[Step]:
         before = step.at or before
 
 
-def _verified(call: Invocation, entries: Sequence[AuditEntry]) -> Step:
+def _describe_verification(call: Invocation, entries: Sequence[AuditEntry]) -> StoryStep:
     """Looked at now: each entry's signature, the record against what they say, and the newest
     seal."""
     if not entries:
-        return Step(
+        return StoryStep(
             "gpp_maybe",
             _("Nothing in the audit log"),
             _("The entries of this call are archived or not written yet."),
         )
-    problem = next(filter(None, map(entry_problem, entries)), "") or next(
-        misfits(entries, Forgotten()), ""
+    problem = next(filter(None, map(explain_entry_problem, entries)), "") or next(
+        find_misfits(entries, Forgotten()), ""
     )
     if problem:
-        return Step("gpp_bad", _("The record does not match the audit log"), problem, tone="wrong")
+        return StoryStep(
+            "gpp_bad", _("The record does not match the audit log"), problem, tone="wrong"
+        )
     newest = AuditSeal.objects.order_by("-number").first()
     sealed = newest is not None and newest.upto >= entries[-1].pk
     count = ngettext("%(count)s signed entry", "%(count)s signed entries", len(entries)) % {
         "count": len(entries)
     }
     coverage = _("covered by a checkpoint") if sealed else _("not covered by a checkpoint yet")
-    return Step(
+    return StoryStep(
         "verified_user",
         _("The record matches the audit log"),
         f"{count}, {coverage}",

@@ -13,11 +13,11 @@ from typing import Any
 
 from django.db.models import Count, Q, QuerySet
 
-from mcpregistry.domain.calls.error_patterns import ErrorPattern, Occurrence, grouped
-from mcpregistry.domain.figures import percentile
+from mcpregistry.domain.calls.error_patterns import ErrorPattern, Occurrence, group_errors
 from mcpregistry.domain.lifecycle import FAILED
+from mcpregistry.domain.sample_statistics import find_percentile
 from mcpregistry.models import Agent, Configuration, Conversation, Endpoint, Invocation, Server
-from mcpregistry.services.records.bound import Forgotten
+from mcpregistry.services.records.signed_calls import Forgotten
 
 DAY = timedelta(days=1)
 SAMPLE = 5_000
@@ -45,7 +45,7 @@ def call_counts(slugs: Iterable[str], *, now: datetime) -> dict[str, CallFigures
     rows = (
         recent.order_by()
         .values("server_slug")
-        .annotate(calls=Count("id"), errors=Count("id", _failed()))
+        .annotate(calls=Count("id"), errors=Count("id", _build_failed_filter()))
     )
     return {row["server_slug"]: CallFigures(row["calls"], row["errors"]) for row in rows}
 
@@ -53,11 +53,13 @@ def call_counts(slugs: Iterable[str], *, now: datetime) -> dict[str, CallFigures
 def call_figures(*, now: datetime, server: Server) -> CallFigures:
     """The last 24 hours of one server. Percentiles come from the newest 5,000 calls."""
     recent = Invocation.objects.filter(received_at__gte=now - DAY, server_slug=server.slug)
-    totals = recent.order_by().aggregate(calls=Count("id"), errors=Count("id", _failed()))
+    totals = recent.order_by().aggregate(
+        calls=Count("id"), errors=Count("id", _build_failed_filter())
+    )
     return CallFigures(totals["calls"], totals["errors"], *_percentiles(recent))
 
 
-def first_call(*, agent: str, endpoint: str, since: datetime) -> Invocation | None:
+def find_first_call(*, agent: str, endpoint: str, since: datetime) -> Invocation | None:
     """The first call of the agent on the endpoint since then; looked for among those of at most the
     last day."""
     recent = Invocation.objects.filter(
@@ -66,7 +68,7 @@ def first_call(*, agent: str, endpoint: str, since: datetime) -> Invocation | No
     return recent.order_by("received_at", "id").first()
 
 
-def tools_called(
+def list_tools_called(
     holder: Agent | Endpoint, *, since: datetime, most: int
 ) -> list[tuple[str, str, datetime]]:
     """(server, tool, when) of the newest calls since then, at most so many: of an agent wherever it
@@ -82,16 +84,16 @@ def tools_called(
     )
 
 
-def known_from(now: datetime) -> datetime:
+def find_record_start(now: datetime) -> datetime:
     """Since when the record of calls is whole: retention has deleted, or is about to delete, what
     is older."""
     kept = now - timedelta(days=Configuration.load().keep_calls_days)
     return max(kept, Forgotten().calls)
 
 
-def known_days(now: datetime) -> int:
+def count_known_days(now: datetime) -> int:
     """The whole days of that, at least one: no longer period is known."""
-    return max(1, (now - known_from(now)).days)
+    return max(1, (now - find_record_start(now)).days)
 
 
 def _percentiles(calls: Any) -> tuple[float | None, float | None]:
@@ -99,10 +101,10 @@ def _percentiles(calls: Any) -> tuple[float | None, float | None]:
     found = sorted(
         took for took in times.values_list("duration_ms", flat=True)[:SAMPLE] if took is not None
     )
-    return percentile(found, 50), percentile(found, 95)
+    return find_percentile(found, 50), find_percentile(found, 95)
 
 
-def latest_calls(
+def query_latest_calls(
     *, server: Server | None = None, conversation: Conversation | None = None, limit: int = 10
 ) -> QuerySet[Invocation]:
     """The newest calls without their payloads."""
@@ -114,16 +116,16 @@ def latest_calls(
     return calls.order_by("-received_at", "-id")[:limit]
 
 
-def _failed() -> Q:
+def _build_failed_filter() -> Q:
     return Q(state__in=FAILED)
 
 
-def error_patterns(*, server: Server) -> list[ErrorPattern]:
+def count_error_patterns(*, server: Server) -> list[ErrorPattern]:
     """What goes wrong with the server, among its newest 5,000 calls, the most frequent first."""
     newest = Invocation.objects.filter(server_slug=server.slug).order_by("-received_at", "-id")
     rows = newest.values_list("state", "tool_name", "error_code", "reason", "received_at")[:SAMPLE]
     failed = {str(state) for state in FAILED}
-    return grouped(
+    return group_errors(
         Occurrence(tool, code, reason, at)
         for state, tool, code, reason, at in rows
         if state in failed

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.policy.decision import RuleOutcome
 from mcpregistry.models import (
     Agent,
     ApprovalRequest,
@@ -54,7 +54,7 @@ def one_by_one(tell: Callable[[Any], list[str]], rows: Sequence[Any]) -> list[st
     ]
 
 
-def touched(server: Server) -> Touched:
+def count_affected(server: Server) -> Touched:
     """Three queries, however large the server is."""
     now = timezone.now()
     lasting = Q(grants__expires_at=None) | Q(grants__expires_at__gt=now)
@@ -68,7 +68,7 @@ def touched(server: Server) -> Touched:
 
 def disabling(server: Server) -> list[str]:
     """The server is switched off."""
-    what = touched(server)
+    what = count_affected(server)
     return [
         _("%(agents)s can no longer see or call %(tools)s.")
         % {"agents": _agents(what.agents), "tools": _tools(what.tools)},
@@ -82,7 +82,7 @@ def disabling(server: Server) -> list[str]:
 
 def auto_approving(server: Server) -> list[str]:
     """Granted calls of the whole server run without being asked about."""
-    what = touched(server)
+    what = count_affected(server)
     harmless = (
         Tool.offers.serving()
         .filter(server=server, enabled=True, read_only=True, open_world=False)
@@ -115,9 +115,9 @@ def auto_approving(server: Server) -> list[str]:
 def approving_waiting(server: Server) -> list[str]:
     """Every definition of the server that waits is approved."""
     waiting = server.tools.waiting()
-    what = touched(server)
+    what = count_affected(server)
     alarms = waiting.filter(latest__severity__gte=2).count()
-    found = [_approved(waiting.count()), _can_call(what.agents)]
+    found = [_describe_approved(waiting.count()), _can_call(what.agents)]
     return [*found, _alarms(alarms)] if alarms else found
 
 
@@ -224,7 +224,7 @@ def _tools(number: int) -> str:
     return ngettext("%(count)s tool", "%(count)s tools", number) % {"count": number}
 
 
-def _approved(number: int) -> str:
+def _describe_approved(number: int) -> str:
     text = ngettext(
         "%(count)s definition is offered to agents exactly as it is now.",
         "%(count)s definitions are offered to agents exactly as they are now.",
@@ -261,7 +261,7 @@ def approving_selected(tools: Sequence[Tool]) -> list[str]:
         tool for tool in tools if tool.present and tool.latest_id not in (None, tool.pinned_id)
     ]
     alarms = sum(1 for tool in waiting if tool.latest is not None and tool.latest.severity >= 2)
-    found = [_approved(len(waiting))]
+    found = [_describe_approved(len(waiting))]
     if len(tools) > len(waiting):
         text = ngettext(
             "%(count)s of the tools that you chose has no definition that waits for approval.",
@@ -296,7 +296,7 @@ def disabling_selected(tools: Sequence[Tool]) -> list[str]:
 def switching_off(rules: Sequence[PolicyRule]) -> list[str]:
     """Rules that were chosen in the list decide nothing any more."""
     live = [rule for rule in rules if rule.live]
-    stopping = sum(1 for rule in live if rule.outcome != Outcome.ALLOW)
+    stopping = sum(1 for rule in live if rule.outcome != RuleOutcome.ALLOW)
     text = ngettext(
         "%(count)s rule has no effect until you enable it again.",
         "%(count)s rules have no effect until you enable them again.",
@@ -323,7 +323,7 @@ def approving_clean(server: Server, count: int) -> list[str]:
             count,
         )
         % {"count": count, "server": server.slug},
-        _can_call(touched(server).agents),
+        _can_call(count_affected(server).agents),
         _read_them(),
     ]
 

@@ -17,13 +17,13 @@ from functools import cached_property
 from django.db.models import F
 from django.db.models.functions import Length
 
-from mcpregistry.domain import kinds
-from mcpregistry.domain.policy.access import EVERYTHING, live
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec, GrantSpec
+from mcpregistry.domain import offer_kinds
+from mcpregistry.domain.policy.access import EVERYTHING, select_unexpired_grants
+from mcpregistry.domain.snapshot_specs import AgentSpec, EndpointSpec, GrantSpec
 from mcpregistry.models import Tool
-from mcpregistry.queries.own_definitions import OwnDefinition, own_of
-from mcpregistry.queries.usage import By, Row, Wanted, ordered
-from mcpregistry.services.configuration.snapshot import snapshot_now
+from mcpregistry.queries.own_definitions import OwnDefinition, list_own_definitions
+from mcpregistry.queries.usage import By, UsageFilter, UsageRow, sort_rows
+from mcpregistry.services.configuration.snapshot import get_current_snapshot
 
 _FEW = 200  # servers whose tools are read by name; of more, all tools are read
 
@@ -42,7 +42,7 @@ class ToolSize:
 _Definition = tuple[int | None, int | None]  # the key of a tool that is served, and characters
 
 
-def tool_sizes(*servers: str) -> list[ToolSize]:
+def list_tool_sizes(*servers: str) -> list[ToolSize]:
     """Every tool that is served and enabled, or those of these servers. An operator's own
     description counts in place of the server's."""
     some = {"server__slug__in": servers} if servers else {}
@@ -55,14 +55,16 @@ def tool_sizes(*servers: str) -> list[ToolSize]:
     }
     rows = served.annotate(length=Length("pinned__body"), slug=F("server__slug"))
     return [
-        ToolSize(pk, server_id, slug, kinds.spelled(kind, name), length + own.get(pk, 0))
+        ToolSize(
+            pk, server_id, slug, offer_kinds.spell_offer_key(kind, name), length + own.get(pk, 0)
+        )
         for pk, server_id, slug, kind, name, length in rows.values_list(
             "pk", "server_id", "slug", "kind", "name", "length"
         )
     ]
 
 
-def _named(server: str) -> tuple[str, ...]:
+def _list_server_names(server: str) -> tuple[str, ...]:
     return (server,) if server else ()
 
 
@@ -72,17 +74,19 @@ def _difference(body: str, own: str) -> int:
     return len(json.dumps(own, ensure_ascii=False)) - len(json.dumps(said, ensure_ascii=False))
 
 
-def ordered_page(
-    rows: Sequence[Row], sort: str, page: slice, by: By, *, now: datetime, wanted: Wanted
-) -> list[Row]:
+def sort_page(
+    rows: Sequence[UsageRow], sort: str, page: slice, by: By, *, now: datetime, wanted: UsageFilter
+) -> list[UsageRow]:
     """A part of the rows in this order, with definitions: those of other rows are read only if they
     decide the order."""
     if sort.lstrip("-") == "definition_tokens":
-        return ordered(with_definitions(rows, by, now=now, wanted=wanted), sort)[page]
-    return with_definitions(ordered(rows, sort)[page], by, now=now, wanted=wanted)
+        return sort_rows(with_definitions(rows, by, now=now, wanted=wanted), sort)[page]
+    return with_definitions(sort_rows(rows, sort)[page], by, now=now, wanted=wanted)
 
 
-def with_definitions(rows: Sequence[Row], by: By, *, now: datetime, wanted: Wanted) -> list[Row]:
+def with_definitions(
+    rows: Sequence[UsageRow], by: By, *, now: datetime, wanted: UsageFilter
+) -> list[UsageRow]:
     """The same rows, with what the definitions of each take and the keys of tools that are
     served."""
     if not rows:
@@ -96,17 +100,17 @@ def with_definitions(rows: Sequence[Row], by: By, *, now: datetime, wanted: Want
 
 
 def _reader(
-    by: By, now: datetime, wanted: Wanted, rows: Sequence[Row]
-) -> Callable[[Row], _Definition]:
+    by: By, now: datetime, wanted: UsageFilter, rows: Sequence[UsageRow]
+) -> Callable[[UsageRow], _Definition]:
     match by:
         case By.TOOL:
             servers_of = {row.server for row in rows}
-            sizes = tool_sizes(*servers_of if len(servers_of) <= _FEW else ())
+            sizes = list_tool_sizes(*servers_of if len(servers_of) <= _FEW else ())
             tools = {(tool.server, tool.key): (tool.pk, tool.characters) for tool in sizes}
             return lambda row: tools.get((row.server, row.name), (None, None))
         case By.SERVER:
             servers: Counter[str] = Counter()
-            for tool in tool_sizes(*_named(wanted.server)):
+            for tool in list_tool_sizes(*_list_server_names(wanted.server)):
                 servers[tool.server] += tool.characters
             return lambda row: (None, servers.get(row.name))
         case By.EXPERT:
@@ -122,7 +126,7 @@ def _reader(
 
 def own_definitions() -> list[OwnDefinition]:
     """The tools of other apps that are enabled."""
-    return list(own_of(snapshot_now(lambda: ())))
+    return list(list_own_definitions(get_current_snapshot(lambda: ())))
 
 
 class ShownLists:
@@ -130,13 +134,15 @@ class ShownLists:
     named."""
 
     def __init__(self, now: datetime, *, server: str = "") -> None:
-        self._snapshot = snapshot_now(lambda: ())
+        self._snapshot = get_current_snapshot(lambda: ())
         self._at = now.timestamp()
         active = self._snapshot.servers
         self._tools = {
-            tool.pk: tool for tool in tool_sizes(*_named(server)) if tool.server_id in active
+            tool.pk: tool
+            for tool in list_tool_sizes(*_list_server_names(server))
+            if tool.server_id in active
         }
-        self._own = [] if server else list(own_of(self._snapshot))
+        self._own = [] if server else list(list_own_definitions(self._snapshot))
         self._seen: dict[str, frozenset[int]] = {}
         self._kept_to = {pk: server.only_on for pk, server in active.items() if server.only_on}
 
@@ -174,7 +180,7 @@ class ShownLists:
             for agent in each.agents & own.keys():
                 own[agent] += each.characters
         found = [
-            (own[agent.slug] + self._sum(self._granted(agent)), agent)
+            (own[agent.slug] + self._sum(self._find_granted(agent)), agent)
             for agent in self._snapshot.agents.values()
         ]
         return sorted(found, key=lambda pair: -pair[0])
@@ -183,9 +189,9 @@ class ShownLists:
         return [each for each in self._snapshot.endpoints.values() if wanted in ("", each.slug)]
 
     def _characters(self, agent: AgentSpec, endpoint: EndpointSpec) -> int:
-        shown = self._granted(agent)
+        shown = self._find_granted(agent)
         if endpoint.lists_only:
-            shown = shown & self._listed(endpoint)
+            shown = shown & self._find_listed(endpoint)
         shown = (
             frozenset(pk for pk in shown if self._is_listed_on(self._tools[pk], endpoint))
             if self._kept_to
@@ -204,31 +210,31 @@ class ShownLists:
     def _is_listed_on(self, tool: ToolSize, endpoint: EndpointSpec) -> bool:
         return self._kept_to.get(tool.server_id, endpoint.slug) == endpoint.slug
 
-    def _granted(self, agent: AgentSpec) -> frozenset[int]:
+    def _find_granted(self, agent: AgentSpec) -> frozenset[int]:
         key = f"agent:{agent.slug}"
         if key not in self._seen:
-            granted = self._covered(agent.grants)
+            granted = self._find_covered(agent.grants)
             self._seen[key] = frozenset(
                 pk for pk in granted if self._capable(agent, self._tools[pk])
             )
         return self._seen[key]
 
-    def _listed(self, endpoint: EndpointSpec) -> frozenset[int]:
+    def _find_listed(self, endpoint: EndpointSpec) -> frozenset[int]:
         key = f"endpoint:{endpoint.slug}"
         if key not in self._seen:
-            self._seen[key] = frozenset(self._covered(endpoint.grants))
+            self._seen[key] = frozenset(self._find_covered(endpoint.grants))
         return self._seen[key]
 
     def _capable(self, agent: AgentSpec, tool: ToolSize) -> bool:
         names = {EVERYTHING, f"mcp_{tool.server}::*", f"mcp_{tool.server}::{tool.key}"}
         return not names.isdisjoint(agent.capabilities)
 
-    def _covered(self, grants: Iterable[GrantSpec]) -> set[int]:
+    def _find_covered(self, grants: Iterable[GrantSpec]) -> set[int]:
         found: set[int] = set()
-        for grant in live(grants, self._at):
+        for grant in select_unexpired_grants(grants, self._at):
             if grant.tool_id is not None:
                 found.add(grant.tool_id)
-            elif grant.server_id is not None and grant.kind in (kinds.TOOL, ""):
+            elif grant.server_id is not None and grant.kind in (offer_kinds.TOOL, ""):
                 found.update(self._of_server.get(grant.server_id, ()))
         return found & self._tools.keys()
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 from django.db.models import Case, Count, F, IntegerField, Max, Q, QuerySet, Value, When, Window
 
 from mcpregistry.domain.definitions.findings import Severity
-from mcpregistry.domain.definitions.naming import long_names, named
-from mcpregistry.domain.kinds import TOOL
+from mcpregistry.domain.definitions.naming import list_long_names, map_offer_names
+from mcpregistry.domain.offer_kinds import TOOL
 from mcpregistry.models import Definition, Endpoint, Tool
 
 # As people ask for it, and as ``Tool.status`` calls it.
@@ -32,7 +32,7 @@ SEVERITIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class InboxFilter:
     """What the inbox is narrowed to; empty means everything that waits."""
 
     show: str = ""
@@ -44,7 +44,7 @@ class Wanted:
         return any(getattr(self, f.name) for f in fields(self))
 
 
-def inbox(wanted: Wanted) -> QuerySet[Tool]:
+def inbox(wanted: InboxFilter) -> QuerySet[Tool]:
     """Tools by server, the server with the worst finding first, and so within each."""
     tools = with_status(Tool.offers.all(), SHOWS.get(wanted.show, "waiting"))
     if wanted.server:
@@ -73,7 +73,7 @@ def inbox(wanted: Wanted) -> QuerySet[Tool]:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class WaitingTally:
     """Of one server: what waits, and how much of it gave no alarm. ``newest`` is the id of a
     definition."""
 
@@ -82,7 +82,7 @@ class Tally:
     newest: int
 
 
-def tallies(server_ids: set[int]) -> dict[int, Tally]:
+def tallies(server_ids: set[int]) -> dict[int, WaitingTally]:
     """By server id, how much waits in the inbox and how much of it gave no alarm."""
     rows = (
         Tool.offers.waiting()
@@ -95,7 +95,9 @@ def tallies(server_ids: set[int]) -> dict[int, Tally]:
             newest=Max("latest_id"),
         )
     )
-    return {row["server_id"]: Tally(row["waiting"], row["calm"], row["newest"]) for row in rows}
+    return {
+        row["server_id"]: WaitingTally(row["waiting"], row["calm"], row["newest"]) for row in rows
+    }
 
 
 def servers_with_drift() -> list[str]:
@@ -132,14 +134,16 @@ def with_status(tools: QuerySet[Tool], status: str) -> QuerySet[Tool]:
     return tools.filter(kinds[status]) if status in kinds else tools
 
 
-def decided_definitions(tool: Tool) -> QuerySet[Definition]:
+def list_definitions_with_decider(tool: Tool) -> QuerySet[Definition]:
     """Every definition of the tool with who decided on it, newest first."""
     return tool.definitions.select_related("decided_by").order_by("-seen_at", "-id")
 
 
-def shortened_names(endpoint: Endpoint) -> list[str]:
+def find_shortened_names(endpoint: Endpoint) -> list[str]:
     """Names that this endpoint may show and that some host would shorten; of all approved tools."""
     offers = (
-        Tool.objects.approved().filter(present=True).values_list("server__slug", "name", "own_name")
+        Tool.objects.filter_approved()
+        .filter(present=True)
+        .values_list("server__slug", "name", "own_name")
     )
-    return long_names(named(TOOL, offers, endpoint.naming_style).values())
+    return list_long_names(map_offer_names(TOOL, offers, endpoint.naming_style).values())

@@ -12,7 +12,7 @@ _BARS = 96
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class EnergyBar:
     """One column of the chart: the lowest level of its quarter of an hour, and what was taken in
     it.
 
@@ -37,7 +37,7 @@ class _Quarter:
     taken: float = 0.0
 
 
-def chart(pool: EnergyPool, now: datetime, agent: str = "") -> list[Bar]:
+def chart(pool: EnergyPool, now: datetime, agent: str = "") -> list[EnergyBar]:
     """The last day in quarters of an hour; of what was taken only what ``agent`` took, if one is
     named.
 
@@ -47,12 +47,12 @@ def chart(pool: EnergyPool, now: datetime, agent: str = "") -> list[Bar]:
     begin = now - _BARS * width
     quarters = _quarters(pool, begin, width, agent)
     most = max(each.taken for each in quarters) or 1.0
-    made = _made_at(pool) or begin
+    made = _find_creation_time(pool) or begin
     bars = []
     for place, each in enumerate(quarters):
         height = 100 * min(1.0, each.lowest / pool.capacity)
         bars.append(
-            Bar(
+            EnergyBar(
                 place,
                 begin + place * width,
                 each.lowest,
@@ -67,7 +67,7 @@ def chart(pool: EnergyPool, now: datetime, agent: str = "") -> list[Bar]:
     return bars
 
 
-def _made_at(pool: EnergyPool) -> datetime | None:
+def _find_creation_time(pool: EnergyPool) -> datetime | None:
     """When it was made, if its first version is still kept."""
     first = pool.history.filter(history_type="+").order_by("history_date").first()
     return None if first is None else first.history_date
@@ -87,7 +87,7 @@ def _quarters(pool: EnergyPool, begin: datetime, width: timedelta, agent: str) -
     quarters = []
     for place in range(_BARS):
         start = begin + place * width
-        quarter = _Quarter(_refilled(pool, last, start))
+        quarter = _Quarter(_refill_level(pool, last, start))
         while entry is not None and entry[0] < start + width:
             at, _, after, amount, slug = entry
             last = (at, after)
@@ -99,6 +99,6 @@ def _quarters(pool: EnergyPool, begin: datetime, width: timedelta, agent: str) -
     return quarters
 
 
-def _refilled(pool: EnergyPool, last: tuple[datetime, float], now: datetime) -> float:
+def _refill_level(pool: EnergyPool, last: tuple[datetime, float], now: datetime) -> float:
     seconds = max(0.0, (now - last[0]).total_seconds())
     return min(pool.capacity, last[1] + pool.regeneration * seconds)

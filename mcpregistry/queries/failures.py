@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from django.db.models import Max, Min, QuerySet
 
-from mcpregistry.db import one_moment
-from mcpregistry.domain.usage import HOUR, Alike, Example, ShapeKey
+from mcpregistry.db import open_snapshot
+from mcpregistry.domain.usage import HOUR, FailureExample, FailureGroup, ShapeKey
 from mcpregistry.models import SpanFailure
-from mcpregistry.queries.usage import Lately, Period, Wanted, counted_until, lately
+from mcpregistry.queries.usage import Lately, UsageFilter, UsagePeriod, find_live_start, lately
 
 MOST_FAILURES = (
     # rows of hours read for the patterns of a period, the newest; of one tool that fails, one an
@@ -42,7 +42,7 @@ class Pattern:
 
     code: str
     shape: str
-    alike: Alike
+    alike: FailureGroup
     tools: Sequence[ToolCount]  # the most frequent first
 
     @property
@@ -61,7 +61,7 @@ class _Group:
     # no Counter: thousands are added up for a page
     tools: dict[tuple[str, str], int] = field(default_factory=dict)
     newest: list[int] = field(default_factory=list)  # primary keys of the newest rows
-    live: list[Alike] = field(default_factory=list)
+    live: list[FailureGroup] = field(default_factory=list)
 
     def count(self, tool: tuple[str, str], failures: int) -> None:
         """Add failures of a tool."""
@@ -87,24 +87,26 @@ class Patterns:
     cut: datetime | None = None
 
 
-def patterns(period: Period, *, now: datetime, wanted: Wanted, most: int = 200) -> Patterns:
+def patterns(
+    period: UsagePeriod, *, now: datetime, wanted: UsageFilter, most: int = 200
+) -> Patterns:
     """What failed alike in the period, the most frequent first. Words of tools are forgotten with
     the payloads of calls."""
     since = period.since(now)
     return patterns_since(
-        since, lately(counted_until(now), since, now=now), wanted=wanted, most=most
+        since, lately(find_live_start(now), since, now=now), wanted=wanted, most=most
     )
 
 
-def patterns_since(since: datetime, newest: Lately, *, wanted: Wanted, most: int) -> Patterns:
+def patterns_since(since: datetime, newest: Lately, *, wanted: UsageFilter, most: int) -> Patterns:
     """The same of any time up to now, in three queries: how often, then of those that are shown
     when and which calls; in two more if not all rows are read. Of one moment: the clock may replace
     an hour in the meantime."""
-    with one_moment():
-        return _patterns(since, newest, wanted, most)
+    with open_snapshot():
+        return _read_patterns(since, newest, wanted, most)
 
 
-def _patterns(since: datetime, newest: Lately, wanted: Wanted, most: int) -> Patterns:
+def _read_patterns(since: datetime, newest: Lately, wanted: UsageFilter, most: int) -> Patterns:
     hours = _of_wanted(
         SpanFailure.objects.filter(begins__gte=since, begins__lt=newest.since), wanted
     )
@@ -114,7 +116,7 @@ def _patterns(since: datetime, newest: Lately, wanted: Wanted, most: int) -> Pat
     searched = wanted.search.casefold()
     fitting = {key: group.total for key, group in groups.items() if group.holds(searched, key)}
     shown = {key: groups[key] for key, _ in Counter(fitting).most_common(most)}
-    counted = _alike(hours, {key: group for key, group in shown.items() if group.newest})
+    counted = _find_alike(hours, {key: group for key, group in shown.items() if group.newest})
     rows = [_pattern(key, group, counted.get(key)) for key, group in shown.items()]
     return Patterns(
         sorted(rows, key=lambda each: (each.alike.count, each.alike.last), reverse=True), cut
@@ -137,7 +139,7 @@ def _newest_rows(hours: QuerySet[SpanFailure]) -> tuple[list[_Row], datetime | N
     return rows[: hours.filter(begins__gte=cut).count()], cut
 
 
-def _groups(rows: list[_Row], newest: Lately, wanted: Wanted) -> dict[_PatternKey, _Group]:
+def _groups(rows: list[_Row], newest: Lately, wanted: UsageFilter) -> dict[_PatternKey, _Group]:
     found: dict[_PatternKey, _Group] = {}
     for pk, count, server, tool, code, shape in rows:
         group = found.get((code, shape)) or found.setdefault((code, shape), _Group())
@@ -152,9 +154,9 @@ def _groups(rows: list[_Row], newest: Lately, wanted: Wanted) -> dict[_PatternKe
     return found
 
 
-def _alike(
+def _find_alike(
     hours: QuerySet[SpanFailure], shown: dict[_PatternKey, _Group]
-) -> dict[_PatternKey, Alike]:
+) -> dict[_PatternKey, FailureGroup]:
     """When first and last, with examples, in the hours; without how often."""
     if not shown:
         return {}
@@ -172,15 +174,15 @@ def _alike(
     found = {}
     for key, group in shown.items():
         examples = [
-            Example(datetime.fromisoformat(at), call)
+            FailureExample(datetime.fromisoformat(at), call)
             for pk in group.newest
             for at, call in rows[pk].examples
         ]
-        found[key] = Alike(0, *times[key], examples)
+        found[key] = FailureGroup(0, *times[key], examples)
     return found
 
 
-def _pattern(key: _PatternKey, group: _Group, counted: Alike | None) -> Pattern:
+def _pattern(key: _PatternKey, group: _Group, counted: FailureGroup | None) -> Pattern:
     first, *others = [*([counted] if counted else []), *group.live]
     alike = replace(first, count=0, examples=[])
     for each in (first, *others):
@@ -191,10 +193,10 @@ def _pattern(key: _PatternKey, group: _Group, counted: Alike | None) -> Pattern:
     )
 
 
-def _of_wanted(hours: QuerySet[SpanFailure], wanted: Wanted) -> QuerySet[SpanFailure]:
+def _of_wanted(hours: QuerySet[SpanFailure], wanted: UsageFilter) -> QuerySet[SpanFailure]:
     given = {"server_slug": wanted.server, "tool_name": wanted.tool}
     return hours.filter(**{column: value for column, value in given.items() if value})
 
 
-def _is_of(key: ShapeKey, wanted: Wanted) -> bool:
+def _is_of(key: ShapeKey, wanted: UsageFilter) -> bool:
     return wanted.server in ("", key.server) and wanted.tool in ("", key.tool)

@@ -46,7 +46,7 @@ def servers(row: HostSession) -> list[str]:
     )
 
 
-def shown(row: HostSession) -> dict[str, Any]:
+def describe_session(row: HostSession) -> dict[str, Any]:
     """What its page says."""
     return {
         "row": row,

@@ -17,9 +17,9 @@ from django.contrib.auth.models import User
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
 from django.db.models.functions import TruncHour
 
-from mcpregistry.domain.lifecycle import FAILED, State
-from mcpregistry.domain.usage import HOUR, hour_of
-from mcpregistry.domain.usage_sums import Lines
+from mcpregistry.domain.lifecycle import FAILED, InvocationState
+from mcpregistry.domain.usage import HOUR, truncate_to_hour
+from mcpregistry.domain.usage_sums import UsageLines
 from mcpregistry.models import (
     ApprovalVote,
     CountedSpan,
@@ -32,9 +32,9 @@ from mcpregistry.models import (
     ToolUsage,
 )
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.models.usage import Span
+from mcpregistry.models.usage import SpanLength
 from mcpregistry.queries.usage import Lately
-from mcpregistry.queries.usage_sums import stored
+from mcpregistry.queries.usage_sums import load_stored_sums
 
 # calls themselves are read so far back at most, should no clock have counted
 _LIVE = timedelta(hours=25)
@@ -47,7 +47,7 @@ _TEXT = 600  # characters of a result in which the words of a failure are looked
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class ChartPeriod:
     """What a chart covers: ``bars`` times ``step``, the last of which is not over yet."""
 
     name: str
@@ -66,15 +66,15 @@ class Period:
 PERIODS = {
     each.name: each
     for each in (
-        Period("day", "24 hours", 24, HOUR, "an hour", 6),
-        Period("week", "7 days", 28, HOUR * 6, "6 hours", 4),
-        Period("month", "30 days", 30, HOUR * 24, "a day", 5),
+        ChartPeriod("day", "24 hours", 24, HOUR, "an hour", 6),
+        ChartPeriod("week", "7 days", 28, HOUR * 6, "6 hours", 4),
+        ChartPeriod("month", "30 days", 30, HOUR * 24, "a day", 5),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class TrafficBar:
     """Calls that came within one step of the chart, and how many of them failed."""
 
     at: datetime
@@ -86,7 +86,7 @@ class Bar:
 class Traffic:
     """The calls of a period. ``live_from``: since when they are read from the record itself."""
 
-    bars: Sequence[Bar]
+    bars: Sequence[TrafficBar]
     live_from: datetime
 
     @property
@@ -112,16 +112,18 @@ def sums_name(period: str) -> str:
     return f"overview {period}"
 
 
-def traffic(period: Period, *, now: datetime) -> Traffic:
+def count_traffic(period: ChartPeriod, *, now: datetime) -> Traffic:
     """Two questions, whatever the period."""
     first = period.first(now)
-    counted = CountedSpan.objects.filter(span=Span.HOUR, begins__gte=first, begins__lt=hour_of(now))
+    counted = CountedSpan.objects.filter(
+        span=SpanLength.HOUR, begins__gte=first, begins__lt=truncate_to_hour(now)
+    )
     hours = [*counted.values_list("begins", "calls", "errors")]
     live_from = max(
         max((hour for hour, *_ in hours), default=first - HOUR) + HOUR, first, now - _LIVE
     )
     live = (
-        _received(live_from)
+        _filter_received_since(live_from)
         .annotate(hour=TruncHour("received_at"))
         .values("hour")
         .annotate(**_sums())
@@ -134,13 +136,13 @@ def traffic(period: Period, *, now: datetime) -> Traffic:
         calls[place] += count
         errors[place] += failed
     bars = [
-        Bar(first + period.step * place, calls[place], errors[place])
+        TrafficBar(first + period.step * place, calls[place], errors[place])
         for place in range(period.bars)
     ]
     return Traffic(bars, live_from)
 
 
-def _received(since: datetime) -> QuerySet[Invocation]:
+def _filter_received_since(since: datetime) -> QuerySet[Invocation]:
     return Invocation.objects.filter(received_at__gte=since).order_by()
 
 
@@ -149,7 +151,7 @@ def _sums() -> dict[str, Count]:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class BusyTool:
     """A tool with its calls of a period."""
 
     server: str
@@ -162,21 +164,21 @@ class Busy:
         return self.errors / self.calls
 
 
-def ahead(period: Period, *, now: datetime, newest: Lately) -> Lines | None:
+def ahead(period: ChartPeriod, *, now: datetime, newest: Lately) -> UsageLines | None:
     """The sum of the period and its busiest tools, as the clock has worked them out ahead; None:
     read the hours."""
-    return stored(sums_name(period.name), period.first(now), newest.since)
+    return load_stored_sums(sums_name(period.name), period.first(now), newest.since)
 
 
 def busiest(
-    period: Period, *, now: datetime, newest: Lately, counted: Lines | None = None
-) -> list[Busy]:
+    period: ChartPeriod, *, now: datetime, newest: Lately, counted: UsageLines | None = None
+) -> list[BusyTool]:
     """The tools with the most calls; ``newest``: the calls that are not counted yet; ``counted``:
     the others, as ``ahead`` says, or in one question."""
     calls = Counter[tuple[str, str]]()
     errors = Counter[tuple[str, str]]()
     for server, tool, came, failed in (
-        _busy(counted) if counted else _busy_of_hours(period.first(now), newest.since)
+        _busy(counted) if counted else _count_busy_hours(period.first(now), newest.since)
     ):
         calls[server, tool] += came
         errors[server, tool] += failed
@@ -184,25 +186,25 @@ def busiest(
         if key.server:
             calls[key.server, key.tool] += tally.calls
             errors[key.server, key.tool] += tally.errors
-    return [Busy(*key, count, errors[key]) for key, count in calls.most_common(_SHOWN)]
+    return [BusyTool(*key, count, errors[key]) for key, count in calls.most_common(_SHOWN)]
 
 
-def _busy(counted: Lines) -> list[tuple[str, str, int, int]]:
+def _busy(counted: UsageLines) -> list[tuple[str, str, int, int]]:
     return [
         (row.name[0], row.name[1], row.now.calls, row.now.errors) for row in counted.rows if row.now
     ]
 
 
-def _busy_of_hours(since: datetime, until: datetime) -> list[tuple[str, str, int, int]]:
+def _count_busy_hours(since: datetime, until: datetime) -> list[tuple[str, str, int, int]]:
     hours: QuerySet[Any] = SpanUsage.objects.filter(
-        span=Span.HOUR, begins__gte=since, begins__lt=until
+        span=SpanLength.HOUR, begins__gte=since, begins__lt=until
     )
     named = hours.exclude(server_slug="").values("server_slug", "tool_name")
     found = named.annotate(n=Sum("calls"), bad=Sum("errors")).order_by("-n")
     return list(found.values_list("server_slug", "tool_name", "n", "bad")[:BUSIEST])
 
 
-def slowest(period: Period, *, now: datetime) -> list[ToolUsage]:
+def list_slowest_tools(period: ChartPeriod, *, now: datetime) -> list[ToolUsage]:
     """The tools in use whose slow calls took longest, as the clock has reckoned of the newest 200
     calls of each."""
     used = ToolUsage.objects.filter(counted_at__gte=period.first(now), calls__gte=3)
@@ -212,7 +214,7 @@ def slowest(period: Period, *, now: datetime) -> list[ToolUsage]:
 # What needs people
 
 
-def ending_soon(now: datetime, viewer: User) -> dict[str, QuerySet[Any]]:
+def query_ending_soon(now: datetime, viewer: User) -> dict[str, QuerySet[Any]]:
     """Tokens and grants that are in force and end within two weeks.
 
     Of people's tokens only the viewer's, since nobody else can rotate them; no token that has a
@@ -252,9 +254,9 @@ class FirstSteps:
         )
 
 
-def first_steps(viewer: User, *, now: datetime) -> FirstSteps:
+def read_first_steps(viewer: User, *, now: datetime) -> FirstSteps:
     """In one question, whose only row is the viewer's."""
-    went_well = Invocation.objects.filter(state=State.SUCCEEDED)
+    went_well = Invocation.objects.filter(state=InvocationState.SUCCEEDED)
     asked = {
         "has_server": Exists(Server.objects.filter(lifecycle=Lifecycle.ACTIVE)),
         "has_definition": Exists(Tool.objects.filter(pinned__isnull=False)),

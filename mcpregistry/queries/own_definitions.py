@@ -32,7 +32,7 @@ def add_definitions(read: Own) -> None:
     _more.append(read)
 
 
-def own_of(snapshot: Snapshot) -> Iterator[OwnDefinition]:
+def list_own_definitions(snapshot: Snapshot) -> Iterator[OwnDefinition]:
     """All of them."""
     for read in _more:
         yield from read(snapshot)

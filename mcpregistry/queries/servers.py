@@ -48,7 +48,7 @@ def is_silent(row: Connection) -> bool:
     return row.seen_at < timezone.now() - _SILENT_AFTER
 
 
-def server_counts() -> ServerCounts:
+def count_servers() -> ServerCounts:
     """How many servers are in which state, in one query."""
     active = Q(lifecycle=Lifecycle.ACTIVE)
     down = active & Q(unavailable_since__isnull=False)

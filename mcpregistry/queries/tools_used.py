@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 
 from django.db.models import Count, Sum
 
-from mcpregistry.domain.usage import hour_of
+from mcpregistry.domain.usage import truncate_to_hour
 from mcpregistry.models import CountedSpan, Invocation, SpanUsage
-from mcpregistry.models.usage import Span
-from mcpregistry.queries.usage import counted_hours
-from mcpregistry.queries.usage_sums import COLUMNS, within
+from mcpregistry.models.usage import SpanLength
+from mcpregistry.queries.usage import find_counted_end
+from mcpregistry.queries.usage_sums import COLUMNS, build_span_filter
 
 # of calls that are not counted yet; the clock counts an hour soon after it is over
 _READ = timedelta(hours=3)
@@ -27,21 +27,21 @@ def calls_by_tool(
     None where that is not known: the clock has not counted every hour, or an hour had more tools
     than it counts one by one.
     """
-    found = calls_by_server_and_tool(since, now=now, server=server, **whose)
+    found = count_calls_by_server_and_tool(since, now=now, server=server, **whose)
     return None if found is None else Counter({tool: count for (_, tool), count in found.items()})
 
 
-def calls_by_server_and_tool(
+def count_calls_by_server_and_tool(
     since: datetime, *, now: datetime, **wanted: str
 ) -> Counter[tuple[str, str]] | None:
     """The same of every server. Calls of names that no tool has are counted without a server and a
     tool."""
-    begins = hour_of(since)
-    counted = counted_hours(now)
+    begins = truncate_to_hour(since)
+    counted = find_counted_end(now)
     if counted is None or counted < now - _READ or not _is_whole(begins, counted):
         return None
     conditions = {COLUMNS[part]: value for part, value in wanted.items()}
-    hours = SpanUsage.objects.filter(within(begins, counted), **conditions).order_by()
+    hours = SpanUsage.objects.filter(build_span_filter(begins, counted), **conditions).order_by()
     newest = Invocation.objects.filter(received_at__gte=counted, **conditions).order_by()
     found: Counter[tuple[str, str]] = Counter()
     for server, tool, count in hours.values_list("server_slug", "tool_name").annotate(
@@ -59,7 +59,7 @@ def calls_by_server_and_tool(
 
 def _is_whole(begins: datetime, until: datetime) -> bool:
     """Whether every hour of it with calls was counted: hours before the first one had none."""
-    hours = CountedSpan.objects.filter(span=Span.HOUR)
+    hours = CountedSpan.objects.filter(span=SpanLength.HOUR)
     first = hours.order_by("begins").values_list("begins", flat=True).first()
     if first is None:
         return False

@@ -18,38 +18,46 @@ from typing import Any
 
 from django.db.models import Max, QuerySet, Sum
 
-from mcpregistry.db import one_moment
-from mcpregistry.domain.usage import EXPERTS, HOUR, Key, Tallied, Tally, hour_of, merged
+from mcpregistry.db import open_snapshot
+from mcpregistry.domain.usage import (
+    EXPERTS,
+    HOUR,
+    Key,
+    Tallied,
+    UsageTally,
+    merge_tallies,
+    truncate_to_hour,
+)
 from mcpregistry.domain.usage_advice import FEWEST, Advice
 from mcpregistry.domain.usage_sums import (
     PARTS,
-    Line,
-    Lines,
     Name,
     Sums,
-    advice_of,
-    grouped,
-    took_by_server,
+    UsageLine,
+    UsageLines,
+    advise_on_line,
+    collect_durations_by_server,
+    group_sums,
 )
 from mcpregistry.models import CountedSpan, Invocation, SpanUsage
-from mcpregistry.models.usage import TOOK, Span
-from mcpregistry.queries.tallying import tallied_calls
+from mcpregistry.models.usage import TOOK, SpanLength
+from mcpregistry.queries.call_tallies import tally_calls_between
 from mcpregistry.queries.usage_sums import (
     COLUMNS,
-    added_up,
-    calls_and_times,
+    add_up_spans,
+    build_span_filter,
+    find_used_buckets,
     kind_for,
+    load_stored_sums,
     name_of,
-    stored,
-    used_buckets,
-    within,
+    sum_calls_and_times,
 )
 
 CHARACTERS = 4  # of a token, about
 DOLLAR = 100_000_000
 # the period before begins, this one, and its counted hours end
 _Edges = tuple[datetime, datetime, datetime]
-_NOTHING = Tally()
+_NOTHING = UsageTally()
 _MOST_ADVISED = 500  # tools whose advice a page works out
 
 
@@ -73,7 +81,7 @@ _PARTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class UsagePeriod:
     """So many whole hours, the last of which is not over yet."""
 
     name: str
@@ -83,22 +91,22 @@ class Period:
 
     def since(self, now: datetime) -> datetime:
         """When it begins."""
-        return hour_of(now) - HOUR * (self.hours - 1)
+        return truncate_to_hour(now) - HOUR * (self.hours - 1)
 
 
 PERIODS = {
     each.name: each
     for each in (
-        Period("24h", "24 hours", 24, "day"),
-        Period("7d", "7 days", 7 * 24, "week"),
-        Period("30d", "30 days", 30 * 24, "month"),
-        Period("90d", "90 days", 90 * 24, "quarter"),
+        UsagePeriod("24h", "24 hours", 24, "day"),
+        UsagePeriod("7d", "7 days", 7 * 24, "week"),
+        UsagePeriod("30d", "30 days", 30 * 24, "month"),
+        UsagePeriod("90d", "90 days", 90 * 24, "quarter"),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class UsageFilter:
     """Which calls count: of these by name, where one is given. ``search``: stands in the row's
     name."""
 
@@ -120,13 +128,13 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Row:
+class UsageRow:
     """One tool, server, agent, endpoint or expert tool in a period, and the period before."""
 
     server: str
     name: str
-    tally: Tally
-    before: Tally  # only calls and how long they took can be relied on
+    tally: UsageTally
+    before: UsageTally  # only calls and how long they took can be relied on
     definition: int | None = None  # characters of definitions on each turn of a model that sees it
     pk: int | None = None  # of a tool that is there
     advice: Sequence[Advice] = ()  # what the figures of a tool advise
@@ -172,7 +180,7 @@ class Row:
         return None if self.tally.cost is None else self.tally.cost / DOLLAR
 
 
-_VALUES: dict[str, Callable[[Row], Any]] = {
+_VALUES: dict[str, Callable[[UsageRow], Any]] = {
     "name": lambda row: (row.server, row.name),
     "calls": lambda row: row.tally.calls,
     "errors": lambda row: row.tally.errors,
@@ -188,7 +196,7 @@ _VALUES: dict[str, Callable[[Row], Any]] = {
 SORTS = tuple(_VALUES)
 
 
-def ordered(rows: Iterable[Row], sort: str) -> list[Row]:
+def sort_rows(rows: Iterable[UsageRow], sort: str) -> list[UsageRow]:
     """By one of ``SORTS``, with ``-`` before it the largest first; rows that have no such value
     come last."""
     value = _VALUES[sort.lstrip("-")]
@@ -201,37 +209,37 @@ def ordered(rows: Iterable[Row], sort: str) -> list[Row]:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class UsageTable:
     """Rows in no order, their sum, and since when calls themselves were read.
 
     ``missing_from``: the hours from then to ``live_from`` are in no figure, because the clock has
     not counted them yet.
     """
 
-    rows: list[Row]
-    total: Row
+    rows: list[UsageRow]
+    total: UsageRow
     live_from: datetime
     missing_from: datetime | None
 
 
-def usage(by: By, period: Period, *, now: datetime, wanted: Wanted) -> Usage:
+def usage(by: By, period: UsagePeriod, *, now: datetime, wanted: UsageFilter) -> UsageTable:
     """What was called in the period, or in the one before. Of one moment: the clock may replace an
     hour in the meantime.
 
-    ``definition_sizes.ordered_page`` adds what definitions take."""
-    with one_moment():
+    ``definition_sizes.sort_page`` adds what definitions take."""
+    with open_snapshot():
         return _usage(by, period, now, wanted)
 
 
-def sums(by: By, period: Period, *, now: datetime, wanted: Wanted) -> Sums:
+def sums(by: By, period: UsagePeriod, *, now: datetime, wanted: UsageFilter) -> Sums:
     """What was called in the period, by name, for who asks nothing else of ``usage``, and not what
     it cost."""
-    with one_moment():
-        return _counted(by, period, now, wanted, priced=False)[0].now
+    with open_snapshot():
+        return _count_usage(by, period, now, wanted, priced=False)[0].now
 
 
-def _usage(by: By, period: Period, now: datetime, wanted: Wanted) -> Usage:
-    found, live, live_from, counted = _counted(by, period, now, wanted)
+def _usage(by: By, period: UsagePeriod, now: datetime, wanted: UsageFilter) -> UsageTable:
+    found, live, live_from, counted = _count_usage(by, period, now, wanted)
     if by is By.TOOL:
         found.advise(live if found.ahead else found.now)
     searched = wanted.search.casefold()
@@ -241,39 +249,41 @@ def _usage(by: By, period: Period, now: datetime, wanted: Wanted) -> Usage:
         if not searched or searched in "::".join(name).casefold()
     ]
     rows = [found.row(by, name) for name in names]
-    missing = _missing_from(max(filter(None, (counted, period.since(now)))), live_from)
-    return Usage(rows, _total(found.ahead, rows, live, searched), live_from, missing)
+    missing = _find_missing_start(max(filter(None, (counted, period.since(now)))), live_from)
+    return UsageTable(rows, _total(found.ahead, rows, live, searched), live_from, missing)
 
 
-def _missing_from(counted: datetime, live_from: datetime) -> datetime | None:
+def _find_missing_start(counted: datetime, live_from: datetime) -> datetime | None:
     """Since when calls are in no figure: they came after the hours that are counted, and before
     those that are read."""
     lost = Invocation.objects.filter(received_at__gte=counted, received_at__lt=live_from)
     return counted if counted < live_from and lost.exists() else None
 
 
-def _counted(
-    by: By, period: Period, now: datetime, wanted: Wanted, *, priced: bool = True
-) -> tuple[_Found, Sums, datetime, datetime | None]:
+def _count_usage(
+    by: By, period: UsagePeriod, now: datetime, wanted: UsageFilter, *, priced: bool = True
+) -> tuple[_CountedUsage, Sums, datetime, datetime | None]:
     """All by name, what of it is of calls that were read themselves, since when they were, and
     until when the clock counted."""
     since = period.since(now)
-    counted = counted_hours(now)
+    counted = find_counted_end(now)
     live_from = _read_from(counted, now)
     edges = (since - HOUR * period.hours, since, live_from)
     found = (
         (_ahead(by, period, edges, wanted) or _read(by, period, edges, wanted))
         if counted
-        else _Found({}, {}, {})
+        else _CountedUsage({}, {}, {})
     )
-    calls = tallied_calls(max(live_from, since), priced=priced, conditions=wanted.of_columns(by))
+    calls = tally_calls_between(
+        max(live_from, since), priced=priced, conditions=wanted.of_columns(by)
+    )
     live = _live(calls.by_key, by, wanted)
     for name, tally in live.items():
-        found.now[name] = merged([found.now[name], tally]) if name in found.now else tally
+        found.now[name] = merge_tallies([found.now[name], tally]) if name in found.now else tally
     return found, live, live_from, counted
 
 
-def _live(by_key: Mapping[Key, Tally], by: By, wanted: Wanted) -> Sums:
+def _live(by_key: Mapping[Key, UsageTally], by: By, wanted: UsageFilter) -> Sums:
     """Sums of calls themselves, of those that are wanted."""
     given = wanted.of_parts(by).items()
     name_of_key = attrgetter(*_PARTS[by])
@@ -281,54 +291,66 @@ def _live(by_key: Mapping[Key, Tally], by: By, wanted: Wanted) -> Sums:
     for key, tally in by_key.items():
         if all(getattr(key, part) == value for part, value in given):
             name = name_of_key(key)
-            found.setdefault(name if isinstance(name, tuple) else (name,), Tally()).add(tally)
+            found.setdefault(name if isinstance(name, tuple) else (name,), UsageTally()).add(tally)
     return found
 
 
-def _total(ahead: Line | None, rows: list[Row], live: Sums, searched: str) -> Row:
+def _total(ahead: UsageLine | None, rows: list[UsageRow], live: Sums, searched: str) -> UsageRow:
     if ahead is None or searched:
-        return Row("", "", merged(row.tally for row in rows), merged(row.before for row in rows))
-    return Row("", "", merged([ahead.now or Tally(), *live.values()]), ahead.before or Tally())
+        return UsageRow(
+            "",
+            "",
+            merge_tallies(row.tally for row in rows),
+            merge_tallies(row.before for row in rows),
+        )
+    return UsageRow(
+        "",
+        "",
+        merge_tallies([ahead.now or UsageTally(), *live.values()]),
+        ahead.before or UsageTally(),
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _CountedUsage:
     """What was counted, by name: in the period and in the one before; and what that advises of each
     tool. ``ahead``: the sum of all, where that and the advice was worked out ahead."""
 
     now: Sums
     before: Sums
     advice: dict[Name, list[Advice]]
-    ahead: Line | None = None
+    ahead: UsageLine | None = None
 
     def advise(self, names: Iterable[Name]) -> None:
         """Of these tools anew, but not of more than the busiest."""
         enough = {name: self.now[name].calls for name in names if self.now[name].calls >= FEWEST}
         names = nlargest(_MOST_ADVISED, enough, key=enough.__getitem__)
         servers = {name[0] for name in names}
-        beside = took_by_server(
+        beside = collect_durations_by_server(
             {name: tally for name, tally in self.now.items() if name[0] in servers}
         )
         for name in names:
-            self.advice[name] = advice_of(Line(name, self.now[name], self.before.get(name)), beside)
+            self.advice[name] = advise_on_line(
+                UsageLine(name, self.now[name], self.before.get(name)), beside
+            )
 
-    def row(self, by: By, name: Name) -> Row:
+    def row(self, by: By, name: Name) -> UsageRow:
         if by is By.EXPERT:
             server = EXPERTS
         elif by is By.TOOL:
             server = name[0]
         else:
             server = ""
-        tally = self.now.get(name) or Tally()
+        tally = self.now.get(name) or UsageTally()
         before = self.before.get(name) or _NOTHING
-        return Row(server, name[-1], tally, before, advice=self.advice.get(name, ()))
+        return UsageRow(server, name[-1], tally, before, advice=self.advice.get(name, ()))
 
 
-def _ahead(by: By, period: Period, edges: _Edges, wanted: Wanted) -> _Found | None:
+def _ahead(by: By, period: UsagePeriod, edges: _Edges, wanted: UsageFilter) -> _CountedUsage | None:
     """From the smallest sums that were worked out ahead and know all that is asked for."""
     given = wanted.of_parts(by)
     kind = kind_for([*_PARTS[by], *given])
-    lines = stored(name_of(kind, period.name), edges[0], edges[2]) if kind else None
+    lines = load_stored_sums(name_of(kind, period.name), edges[0], edges[2]) if kind else None
     if kind is None or lines is None:
         return None
     has = PARTS[kind]
@@ -342,8 +364,8 @@ def _ahead(by: By, period: Period, edges: _Edges, wanted: Wanted) -> _Found | No
     before = {row.name: row.before for row in rows if row.before}
     if has != _PARTS[by]:
         places = tuple(has.index(part) for part in _PARTS[by])
-        return _Found(grouped(now, places), grouped(before, places), {})
-    return _Found(
+        return _CountedUsage(group_sums(now, places), group_sums(before, places), {})
+    return _CountedUsage(
         now,
         before,
         {row.name: row.advice for row in rows if row.advice},
@@ -351,33 +373,33 @@ def _ahead(by: By, period: Period, edges: _Edges, wanted: Wanted) -> _Found | No
     )
 
 
-def _read(by: By, period: Period, edges: _Edges, wanted: Wanted) -> _Found:
+def _read(by: By, period: UsagePeriod, edges: _Edges, wanted: UsageFilter) -> _CountedUsage:
     """From hours and days."""
     begins, since, until = edges
     conditions = wanted.of_columns(by)
-    buckets = used_buckets(period.name, begins, until)
-    now = added_up(_PARTS[by], since, until, conditions, buckets=buckets)
-    before = calls_and_times(_PARTS[by], begins, since, conditions, buckets)
-    return _Found(now, before, {})
+    buckets = find_used_buckets(period.name, begins, until)
+    now = add_up_spans(_PARTS[by], since, until, conditions, buckets=buckets)
+    before = sum_calls_and_times(_PARTS[by], begins, since, conditions, buckets)
+    return _CountedUsage(now, before, {})
 
 
-def counted_until(now: datetime) -> datetime:
+def find_live_start(now: datetime) -> datetime:
     """From here on calls themselves are read: an hour of them that is over at most, should the
     clock not have counted."""
-    return _read_from(counted_hours(now), now)
+    return _read_from(find_counted_end(now), now)
 
 
-def counted_hours(now: datetime) -> datetime | None:
+def find_counted_end(now: datetime) -> datetime | None:
     """Until when the clock has counted hours that are over; None: no hour yet."""
-    over = hour_of(now)
-    known = CountedSpan.objects.filter(span=Span.HOUR, begins__lt=over).aggregate(
+    over = truncate_to_hour(now)
+    known = CountedSpan.objects.filter(span=SpanLength.HOUR, begins__lt=over).aggregate(
         last=Max("begins")
     )["last"]
     return known + HOUR if known else None
 
 
 def _read_from(counted: datetime | None, now: datetime) -> datetime:
-    return max(filter(None, (counted, hour_of(now) - HOUR)))
+    return max(filter(None, (counted, truncate_to_hour(now) - HOUR)))
 
 
 # The newest hour, and times
@@ -394,18 +416,18 @@ class Lately:
 def lately(live_from: datetime, first: datetime, *, now: datetime) -> Lately:
     """Since when the clock has not counted; of a clock that stands still two hours at most. In one
     question."""
-    since = max(live_from, first, hour_of(now) - HOUR)
-    return Lately(since, tallied_calls(since, priced=False))
+    since = max(live_from, first, truncate_to_hour(now) - HOUR)
+    return Lately(since, tally_calls_between(since, priced=False))
 
 
-def times_since(since: datetime, newest: Lately, ahead: Lines | None = None) -> Tally:
+def times_since(since: datetime, newest: Lately, ahead: UsageLines | None = None) -> UsageTally:
     """How long calls took, of any time up to now; of what was worked out ahead
     (``overview.ahead``), or in two questions."""
-    counted = ahead.total.now or Tally() if ahead else _times(since, newest.since)
-    return merged([counted, *newest.calls.by_key.values()])
+    counted = ahead.total.now or UsageTally() if ahead else _tally_times(since, newest.since)
+    return merge_tallies([counted, *newest.calls.by_key.values()])
 
 
-def _times(since: datetime, until: datetime) -> Tally:
-    found: QuerySet[Any] = SpanUsage.objects.filter(within(since, until))
+def _tally_times(since: datetime, until: datetime) -> UsageTally:
+    found: QuerySet[Any] = SpanUsage.objects.filter(build_span_filter(since, until))
     sums = found.aggregate(**{f"sum_{name}": Sum(name) for name in TOOK})
-    return Tally(took=[sums[f"sum_{name}"] or 0 for name in TOOK])
+    return UsageTally(took=[sums[f"sum_{name}"] or 0 for name in TOOK])

@@ -26,10 +26,10 @@ from django.db.models import (
 )
 from django.db.models.functions import Cast, Coalesce
 
-from mcpregistry.domain.usage import BUCKETS, Tally, merged, spans
-from mcpregistry.domain.usage_sums import PARTS, Kind, Lines, Name, Sums, unpacked
+from mcpregistry.domain.usage import BUCKETS, UsageTally, merge_tallies, split_time_range
+from mcpregistry.domain.usage_sums import PARTS, Name, Sums, UsageKind, UsageLines, unpack_lines
 from mcpregistry.models import CountedSpan, SpanUsage, UsageSums
-from mcpregistry.models.usage import TOOK, Span
+from mcpregistry.models.usage import TOOK, SpanLength
 
 COLUMNS = {
     "server": "server_slug",
@@ -60,25 +60,25 @@ class Agreed(NamedTuple):
     unsettled: int
 
 
-def name_of(kind: Kind, period: str) -> str:
+def name_of(kind: UsageKind, period: str) -> str:
     """What the sums of a period, or of a day, are called."""
     return f"{kind} {period}"
 
 
-def stored(name: str, begins: datetime, until: datetime) -> Lines | None:
+def load_stored_sums(name: str, begins: datetime, until: datetime) -> UsageLines | None:
     """What was worked out ahead; None if it was not, or an hour has changed since. In one
     question."""
-    row = UsageSums.objects.filter(name=name, begins=begins, until=until, **_as_now()).values_list(
-        "body", flat=True
-    )
+    row = UsageSums.objects.filter(
+        name=name, begins=begins, until=until, **_build_current_filter()
+    ).values_list("body", flat=True)
     body = row.first()
-    return unpacked(body) if body is not None else None
+    return unpack_lines(body) if body is not None else None
 
 
-def _as_now() -> dict[str, Any]:
+def _build_current_filter() -> dict[str, Any]:
     """As ``Agreed`` says, of the hours as they are."""
     span = CountedSpan.objects.filter(
-        span=Span.HOUR, begins__gte=OuterRef("begins"), begins__lt=OuterRef("until")
+        span=SpanLength.HOUR, begins__gte=OuterRef("begins"), begins__lt=OuterRef("until")
     )
     one = span.order_by().values("span")
     sums = {name: Sum(name) for name in ("calls", "errors", "unsettled")} | {"hours": Count("id")}
@@ -90,43 +90,43 @@ def _as_now() -> dict[str, Any]:
     }
 
 
-def kind_for(parts: Iterable[str]) -> Kind | None:
+def kind_for(parts: Iterable[str]) -> UsageKind | None:
     """The smallest sums that tell these parts of a name; None: only the hours do."""
     return next((kind for kind, has in PARTS.items() if {*parts} <= {*has}), None)
 
 
-def used_buckets(period: str, begins: datetime, until: datetime) -> Sequence[int]:
+def find_used_buckets(period: str, begins: datetime, until: datetime) -> Sequence[int]:
     """The buckets of durations that have calls in a period or the one before; all buckets if no
     sums are stored for it."""
-    lines = stored(name_of(Kind.SERVERS, period), begins, until)
+    lines = load_stored_sums(name_of(UsageKind.SERVERS, period), begins, until)
     if lines is None:
         return range(BUCKETS)
-    took = merged(tally for tally in lines.total[1:3] if isinstance(tally, Tally)).took
+    took = merge_tallies(tally for tally in lines.total[1:3] if isinstance(tally, UsageTally)).took
     return [bucket for bucket, count in enumerate(took) if count]
 
 
-def calls_and_times(
+def sum_calls_and_times(
     parts: Sequence[str],
     since: datetime,
     until: datetime,
     conditions: Mapping[str, str],
     buckets: Sequence[int],
 ) -> Sums:
-    """Like ``added_up``, but only how many calls there were and how long they took, because the
+    """Like ``add_up_spans``, but only how many calls there were and how long they took, because the
     database needs much less time for it."""
-    rows = SpanUsage.objects.filter(within(since, until), **conditions)
+    rows = SpanUsage.objects.filter(build_span_filter(since, until), **conditions)
     columns = [COLUMNS[part] for part in parts]
     names = ["sum_calls", *(f"sum_{TOOK[bucket]}" for bucket in buckets)]
     sums = rows.order_by().values_list(*columns).annotate(**{name: _ADDED[name] for name in names})
     return {row[: len(parts)]: _calls_and_times(row[len(parts) :], buckets) for row in sums}
 
 
-def _calls_and_times(sums: tuple[int, ...], buckets: Sequence[int]) -> Tally:
+def _calls_and_times(sums: tuple[int, ...], buckets: Sequence[int]) -> UsageTally:
     calls, *counts = sums
-    return Tally(calls=calls, took=_took(counts, buckets))
+    return UsageTally(calls=calls, took=_took(counts, buckets))
 
 
-def added_up(
+def add_up_spans(
     parts: Sequence[str],
     since: datetime,
     until: datetime,
@@ -137,7 +137,9 @@ def added_up(
     """Hours and days of [since, until), by the database; only the codes of failures are added up
     here. ``buckets`` limits the durations that are read to those that have calls at all: half of a
     page's time goes into these columns."""
-    rows: QuerySet[Any, Any] = SpanUsage.objects.filter(within(since, until), **(conditions or {}))
+    rows: QuerySet[Any, Any] = SpanUsage.objects.filter(
+        build_span_filter(since, until), **(conditions or {})
+    )
     columns = [COLUMNS[part] for part in parts]
     codes = _codes(
         rows.filter(errors__gt=0).order_by().annotate(text=_CODES).values_list(*columns, "text")
@@ -167,10 +169,10 @@ def _codes(rows: Iterable[tuple[str, ...]]) -> dict[Name, dict[str, int]]:
     return found
 
 
-def _tally(sums: tuple[Any, ...], codes: dict[str, int], buckets: Sequence[int]) -> Tally:
+def _tally(sums: tuple[Any, ...], codes: dict[str, int], buckets: Sequence[int]) -> UsageTally:
     """``sums`` in the order of ``_SUMS``, then of ``buckets``, and when the last call came."""
     calls, errors, refused, sent, size, cost, *counts, last = sums
-    return Tally(
+    return UsageTally(
         calls, errors, refused, sent, size, cost, _moment(last), codes, _took(counts, buckets)
     )
 
@@ -189,11 +191,11 @@ def _moment(value: datetime | str) -> datetime:
     )
 
 
-def within(since: datetime, until: datetime) -> Q:
+def build_span_filter(since: datetime, until: datetime) -> Q:
     """The days that were added up, and the hours around them."""
-    days = CountedSpan.objects.filter(span=Span.DAY, begins__gte=since, begins__lt=until)
-    whole, around = spans(since, until, days.values_list("begins", flat=True))
-    found = Q(span=Span.DAY, begins__in=whole)
+    days = CountedSpan.objects.filter(span=SpanLength.DAY, begins__gte=since, begins__lt=until)
+    whole, around = split_time_range(since, until, days.values_list("begins", flat=True))
+    found = Q(span=SpanLength.DAY, begins__in=whole)
     for first, last in around:
-        found |= Q(span=Span.HOUR, begins__gte=first, begins__lt=last)
+        found |= Q(span=SpanLength.HOUR, begins__gte=first, begins__lt=last)
     return found

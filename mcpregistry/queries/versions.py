@@ -15,8 +15,8 @@ from django.utils import formats
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
-from mcpregistry.domain.servers.shown_env import without_secrets
-from mcpregistry.models.sealing import sealed
+from mcpregistry.domain.servers.redacted_env import mask_record_secrets
+from mcpregistry.models.sealing import find_sealed_columns
 
 _SHOWN = 100
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -50,7 +50,7 @@ def label_of(field: Field) -> str:
 
 def plain(field: Field, value: Any) -> str:
     """A value as programs read it, without what is secret in a command or an address."""
-    return "" if value is None else str(without_secrets({field.name: value})[field.name])
+    return "" if value is None else str(mask_record_secrets({field.name: value})[field.name])
 
 
 def readable(field: Field, value: Any) -> str:
@@ -72,13 +72,13 @@ def versions(row: Any) -> list[Version]:
     return (
         []
         if history is None
-        else told(
+        else describe_versions(
             list(history.select_related("history_user")[: _SHOWN + 1]), _SHOWN, readable, label_of
         )
     )
 
 
-def told(
+def describe_versions(
     found: Sequence[Any], most: int, say: Say = plain, name: Name = column_of
 ) -> list[Version]:
     """Versions of one record, newest first, in words; those beyond ``most`` only say what the last
@@ -123,7 +123,7 @@ def _changes(old: Any, new: Any, say: Say, name: Name) -> list[Change] | None:
     # Not ``diff_against``: it leaves out what no form edits, such as the lifecycle and sealed
     # secrets.
     differ = [f for f in new.tracked_fields if getattr(old, f.attname) != getattr(new, f.attname)]
-    secrets = sealed(new.instance_type)
+    secrets = find_sealed_columns(new.instance_type)
     found: list[Change] = []
     for f in differ:
         if f.name in secrets:
@@ -133,11 +133,13 @@ def _changes(old: Any, new: Any, say: Say, name: Name) -> list[Change] | None:
         else:
             values = [say(f, getattr(version, f.attname)) for version in (old, new)]
             found.append((name(f), values[0], values[1]))
-    found += _listed(old.names_listed, new.names_listed, name)
+    found += _list_differences(old.names_listed, new.names_listed, name)
     return found if found or new.history_type == "+" else None
 
 
-def _listed(old: dict[Any, set[str]], new: dict[Any, set[str]], name: Name) -> Iterator[Change]:
+def _list_differences(
+    old: dict[Any, set[str]], new: dict[Any, set[str]], name: Name
+) -> Iterator[Change]:
     """Of lists of other records only what differs: what is gone from each, and what came."""
     for field, names in new.items():
         gone = sorted(old[field] - names)

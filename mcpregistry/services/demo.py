@@ -56,24 +56,24 @@ def set_up_demo(
     if not resume and (Server.objects.exists() or Agent.objects.exists()):
         say("the site already has servers or agents: no demo servers added")
         return None
-    made = [_register(slug, command, say) for slug, command in _commands(say)]
+    made = [_register(slug, command, say) for slug, command in _list_demo_commands(say)]
     servers = [server for server in made if server is not None]
     token = _admit(servers)
     say(f"asking the worker to test: {', '.join(server.slug for server in servers) or 'nothing'}")
     tests = [checks.request_test(server=server, actor=ACTOR) for server in servers]
-    approved = {test.server.slug: _approve(test, say) for test in _finished(tests, patience)}
-    _rules(say)
+    approved = {test.server.slug: _approve(test, say) for test in _wait_for_tests(tests, patience)}
+    _add_demo_rules(say)
     return DemoResult(token, approved)
 
 
-def _commands(say: Say) -> list[tuple[str, list[str]]]:
+def _list_demo_commands(say: Say) -> list[tuple[str, list[str]]]:
     """The demo servers that can work here; says why one cannot."""
     found = []
     for slug, program, arguments in (
         ("time", "mcp-server-time", []),
         ("git", "mcp-server-git", ["--repository", str(settings.BASE_DIR)]),
     ):
-        path = _program(program)
+        path = _find_program(program)
         if path is None:
             say(f"{slug}: left out, {program} is not installed (it comes with the extra 'demo')")
         elif slug == "git" and not (Path(settings.BASE_DIR) / ".git").exists():
@@ -85,7 +85,7 @@ def _commands(say: Say) -> list[tuple[str, list[str]]]:
     return found
 
 
-def _program(name: str) -> str | None:
+def _find_program(name: str) -> str | None:
     """Beside the interpreter that runs us: whatever PATH a host or a service gives us."""
     path = Path(sys.executable).parent / name
     return str(path) if path.exists() else None
@@ -117,11 +117,11 @@ def _admit(servers: list[Server]) -> str:
     for token in agent.tokens.filter(name=FIRST_RUN, revoked_at=None):
         tokens.revoke_token(token=token, actor=ACTOR)
     for server in servers:
-        grants.grant(agent=agent, server=server, actor=ACTOR)
+        grants.grant_access(agent=agent, server=server, actor=ACTOR)
     return tokens.issue_token(name=FIRST_RUN, actor=ACTOR, agent=agent)[1]
 
 
-def _finished(tests: list[ServerTest], patience: float) -> list[ServerTest]:
+def _wait_for_tests(tests: list[ServerTest], patience: float) -> list[ServerTest]:
     """The tests as they are once all have ended, or once patience has."""
     deadline = time.monotonic() + patience
     while True:
@@ -154,11 +154,11 @@ def _confirm(server: Server) -> None:
     """What these two servers claim of their tools was read and is true; without that, reading would
     ask as well."""
     for tool in server.tools.select_related("server", "pinned"):
-        if behaviour.claims(tool):
+        if behaviour.read_claims(tool):
             behaviour.confirm_claims(tool=tool, actor=ACTOR)
 
 
-def _rules(say: Say) -> None:
+def _add_demo_rules(say: Say) -> None:
     """With the starter rules, telling the time and reading the repository run at once; changing it
     asks."""
     try:

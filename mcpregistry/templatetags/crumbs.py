@@ -11,7 +11,7 @@ from django import template
 from django.db.models import Model
 from django.urls import NoReverseMatch, reverse
 
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 
 register = template.Library()
 
@@ -28,11 +28,11 @@ class Crumb:
 
 def crumbs_of(context: dict[str, Any]) -> list[Crumb]:
     """The way to the page of this context, with the page itself at its end."""
-    entry = [*_entry(context)]
+    entry = [*_find_entry(context)]
     record = _record(context)
     found = entry.copy()
     if record is not None:
-        found.append(Crumb(printable(str(record), _LONGEST), _address(record)))
+        found.append(Crumb(show_invisible_characters(str(record), _LONGEST), _address(record)))
     if title := _title(context, record, bool(entry)):
         found.append(Crumb(title))
     last = found.pop() if found else Crumb("")
@@ -53,7 +53,7 @@ def page_title(context: dict[str, Any]) -> str:
     return " - ".join([last.title, *(title for title in others if title not in last.title)])
 
 
-def _entry(context: dict[str, Any]) -> Iterator[Crumb]:
+def _find_entry(context: dict[str, Any]) -> Iterator[Crumb]:
     """The area and the entry that the page is of; only the entry where they have one name."""
     for area in context.get("sidebar_navigation") or ():
         for page in area["items"]:
@@ -82,17 +82,17 @@ def _title(context: dict[str, Any], record: Model | None, has_entry: bool) -> st
     request = context["request"]
     match = request.resolver_match
     name = (match.url_name or "") if match is not None else ""
-    title = printable(str(context.get("title") or ""), _LONGEST)
+    title = show_invisible_characters(str(context.get("title") or ""), _LONGEST)
     if name.endswith(("_changelist", "_change")) and name != "auth_user_password_change":
         return "" if has_entry or record is not None else title
     if name.endswith("_delete") and record is not None:
-        return f"{title}: {printable(str(record), _LONGEST)}"
-    if record is None and any(_is(page, request.path) for page in _pages(context)):
+        return f"{title}: {show_invisible_characters(str(record), _LONGEST)}"
+    if record is None and any(_is(page, request.path) for page in _list_pages(context)):
         return ""
     return title
 
 
-def _pages(context: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _list_pages(context: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for area in context.get("sidebar_navigation") or ():
         yield from area["items"]
 

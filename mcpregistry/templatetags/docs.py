@@ -6,7 +6,7 @@ from typing import Any
 
 from django import template
 
-from mcpregistry.web.docs.places import explained_at
+from mcpregistry.web.docs.page_documents import find_document_url
 
 register = template.Library()
 
@@ -15,4 +15,4 @@ register = template.Library()
 def docs_address(context: dict[str, Any]) -> str:
     """Where the docs explain the page that is shown; "" where nothing is known of the request."""
     request = context.get("request")
-    return explained_at(request) if request is not None else ""
+    return find_document_url(request) if request is not None else ""

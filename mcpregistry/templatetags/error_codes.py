@@ -18,7 +18,7 @@ def error_code(code: str) -> str:
     """Return an error code as a link to its page of the docs, or as plain text if it has no
     page."""
     if code not in error_codes():
-        return display.printable(code, 40)
+        return display.show_invisible_characters(code, 40)
     address = reverse("docs:error", args=[code])
     return format_html(
         '<a class="sn-link" href="{}" title="{}">{}</a>', address, error_codes()[code].means, code

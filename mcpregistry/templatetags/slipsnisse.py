@@ -16,9 +16,9 @@ from django.utils.translation import gettext as _
 
 from mcpregistry.domain.servers import progress
 from mcpregistry.domain.text import display
-from mcpregistry.domain.text.durations import one_unit
-from mcpregistry.domain.text.facts import Facts
-from mcpregistry.domain.text.facts import facts as read_facts
+from mcpregistry.domain.text.durations import format_rough_duration
+from mcpregistry.domain.text.fact_lists import Facts
+from mcpregistry.domain.text.fact_lists import list_facts as read_facts
 from mcpregistry.models.server import ProtocolMode
 
 register = template.Library()
@@ -28,7 +28,7 @@ register = template.Library()
 def visible(text: object, limit: int = display.LIMIT) -> str:
     """Foreign text with invisible characters named; ``text|visible:200`` cuts it after 200
     characters."""
-    return "" if text is None else display.printable(str(text), int(limit))
+    return "" if text is None else display.show_invisible_characters(str(text), int(limit))
 
 
 @register.filter(is_safe=False)
@@ -93,7 +93,7 @@ def percent(value: float | None) -> str:
 @register.filter(is_safe=False)
 def duration(seconds: float | None) -> str:
     """Seconds as people say them: 4 s, 3 min, 2.5 h, 3 d; a dash for none."""
-    return "-" if seconds is None else one_unit(seconds)
+    return "-" if seconds is None else format_rough_duration(seconds)
 
 
 @register.filter(is_safe=False)
@@ -168,6 +168,6 @@ def protocol_version(era: str) -> str:
 
 
 @register.filter
-def steps(test: Any) -> list[progress.Step]:
+def steps(test: Any) -> list[progress.ServerTestStep]:
     """The steps of a test of a server, as far as it has come."""
-    return progress.steps(test.server.transport, test.call_tool, test.timings)
+    return progress.list_progress_steps(test.server.transport, test.call_tool, test.timings)

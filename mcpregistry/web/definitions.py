@@ -21,17 +21,17 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
-from mcpregistry.domain.definitions.diff import Rewording, rewordings
-from mcpregistry.domain.definitions.findings import Finding, Severity
+from mcpregistry.domain.definitions.definition import INSTRUCTIONS, strip_instructions
+from mcpregistry.domain.definitions.diff import Rewording, list_rewordings
+from mcpregistry.domain.definitions.findings import ScanFinding, Severity
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound, SlipsnisseError
-from mcpregistry.domain.shown_definitions import MemberChange, compare_members
-from mcpregistry.domain.text.canonical import digest
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.host_definitions import MemberChange, compare_members
+from mcpregistry.domain.text.canonical import hash_parts
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Definition, Server, Tool
 from mcpregistry.queries import attention, consequences
 from mcpregistry.queries import definitions as queries
-from mcpregistry.queries.definitions import Tally, Wanted
+from mcpregistry.queries.definitions import InboxFilter, WaitingTally
 from mcpregistry.services.definitions import behaviour, decisions
 from mcpregistry.services.servers import checks
 from mcpregistry.web.pages import page, person, show
@@ -40,7 +40,7 @@ _PER_PAGE = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class InboxEntry:
     """One tool of the inbox, with what is needed to decide. ``data`` is the whole text of a new
     one.
 
@@ -53,7 +53,7 @@ class Entry:
     changes: list[Rewording]
     data: dict[str, Any]
     repairs: list[MemberChange]
-    findings: list[Finding]
+    findings: list[ScanFinding]
     claims: dict[str, Any]
     revertible: bool
     seen: str
@@ -65,22 +65,22 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ServerGroup:
     """One server's entries. What its instructions say concerns each of its tools, so it is shown
     once."""
 
     server: Server
-    entries: list[Entry]
-    tally: Tally | None
+    entries: list[InboxEntry]
+    tally: WaitingTally | None
     instructions: str = ""
     rewording: Rewording | None = None
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ScanFinding] = field(default_factory=list)
 
 
 @page("view_definition")
 def inbox(request: HttpRequest) -> HttpResponse:
     """Tools whose newest definition is not the approved one, by server."""
-    wanted = _wanted(request)
+    wanted = _read_filters(request)
     shown = Paginator(queries.inbox(wanted), _PER_PAGE).get_page(request.GET.get("page"))
     kept = request.GET.copy()
     kept.pop("page", None)
@@ -95,20 +95,20 @@ def inbox(request: HttpRequest) -> HttpResponse:
         "show": wanted.show or "waiting",
         "query": kept.urlencode(),
         "here": request.get_full_path(),
-        "incomplete": [] if wanted or shown.number > 1 else attention.incomplete_servers(),
+        "incomplete": [] if wanted or shown.number > 1 else attention.list_incomplete_servers(),
         "may_decide": request.user.has_perm("mcpregistry.approve_definition"),
     }
     return show(request, "definitions/inbox.html", context)
 
 
-def _wanted(request: HttpRequest) -> Wanted:
+def _read_filters(request: HttpRequest) -> InboxFilter:
     names = ("show", "server", "severity", "search")
-    return Wanted(
+    return InboxFilter(
         **{name: request.GET.get(name, "").replace("\x00", "").strip()[:300] for name in names}
     )
 
 
-def _groups(tools: list[Tool]) -> list[Group]:
+def _groups(tools: list[Tool]) -> list[ServerGroup]:
     tallies = queries.tallies({tool.server_id for tool in tools})
     groups = [(server, [*rows]) for server, rows in groupby(tools, key=lambda tool: tool.server)]
     return [
@@ -117,7 +117,7 @@ def _groups(tools: list[Tool]) -> list[Group]:
     ]
 
 
-def _group(server: Server, entries: list[Entry], tally: Tally | None) -> Group:
+def _group(server: Server, entries: list[InboxEntry], tally: WaitingTally | None) -> ServerGroup:
     """Lift what all entries say of the server's instructions to the server."""
     told = next(
         (
@@ -128,17 +128,17 @@ def _group(server: Server, entries: list[Entry], tally: Tally | None) -> Group:
         None,
     )
     if told is None:
-        return Group(server, entries, tally)
+        return ServerGroup(server, entries, tally)
     changes = (change for entry in entries for change in entry.changes)
     reworded = (change for change in changes if change.field == INSTRUCTIONS)
     findings = [finding for finding in told.findings if _of_instructions(finding)]
     said = str(told.definition.data[INSTRUCTIONS]) if told.definition else ""
-    return Group(
+    return ServerGroup(
         server, [_own(entry) for entry in entries], tally, said, next(reworded, None), findings
     )
 
 
-def _own(entry: Entry) -> Entry:
+def _own(entry: InboxEntry) -> InboxEntry:
     """Without what is shown with the server."""
     return replace(
         entry,
@@ -148,26 +148,26 @@ def _own(entry: Entry) -> Entry:
     )
 
 
-def _of_instructions(finding: Finding) -> bool:
+def _of_instructions(finding: ScanFinding) -> bool:
     return finding.where == f"/{INSTRUCTIONS}"
 
 
-def _entry(tool: Tool) -> Entry:
+def _entry(tool: Tool) -> InboxEntry:
     old = tool.pinned
     new = tool.latest
     compared = old is not None and new is not None and old.pk != new.pk
     data = new.data if new else {}
-    return Entry(
+    return InboxEntry(
         tool=tool,
         definition=new,
         status="new" if tool.status == "quarantined" else tool.status,
-        changes=rewordings(old.data, data) if old and compared else [],
+        changes=list_rewordings(old.data, data) if old and compared else [],
         data={} if compared else data,
-        repairs=compare_members(tool.kind, listing(data)) if new else [],
+        repairs=compare_members(tool.kind, strip_instructions(data)) if new else [],
         findings=new.findings if new else [],
         claims=_claims(data),
         revertible=compared,
-        seen=behaviour.seen_of(tool),
+        seen=behaviour.fingerprint_behaviour(tool),
     )
 
 
@@ -190,9 +190,9 @@ def decide(request: HttpRequest, pk: int, verdict: str) -> HttpResponse:
     if request.method != "POST":
         return HttpResponseRedirect(reverse("definitions:inbox"))
     try:
-        _tell(request, _VERDICTS[verdict](request, _newest(pk)))
+        _tell(request, _VERDICTS[verdict](request, _find_newest(pk)))
     except SlipsnisseError as error:
-        messages.error(request, printable(str(error), 1_000))
+        messages.error(request, show_invisible_characters(str(error), 1_000))
     return _back(request)
 
 
@@ -209,8 +209,10 @@ def approve_clean(request: HttpRequest, slug: str) -> HttpResponse:
     up_to = request.POST.get("up_to", "")
     if server is None or not up_to.isdecimal() or len(up_to) > 18:
         raise NotFound("This server does not exist.", remedy="Go back to the list of definitions.")
-    sentences = consequences.approving_clean(server, decisions.clean(server, int(up_to)).count())
-    sure = digest("sure", *sentences)
+    sentences = consequences.approving_clean(
+        server, decisions.select_clean_tools(server, int(up_to)).count()
+    )
+    sure = hash_parts("sure", *sentences)
     said = request.POST.get("sure", "")
     if said != sure:
         kept = [("up_to", up_to), ("back", request.POST.get("back", "")), ("sure", sure)]
@@ -237,7 +239,7 @@ def approve_clean(request: HttpRequest, slug: str) -> HttpResponse:
     return _back(request)
 
 
-def _newest(pk: int) -> Definition:
+def _find_newest(pk: int) -> Definition:
     definition = Definition.objects.select_related("tool__server").filter(pk=pk).first()
     if definition is None:
         raise NotFound(
@@ -308,7 +310,7 @@ def actor(request: HttpRequest) -> str:
 
 
 def _name(definition: Definition) -> str:
-    return printable(definition.tool.name, 100)
+    return show_invisible_characters(definition.tool.name, 100)
 
 
 def _tell(request: HttpRequest, text: str) -> None:

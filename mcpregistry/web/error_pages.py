@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.views import defaults
 
-from mcpregistry.web.pages import refusal, sealed
+from mcpregistry.web.pages import add_security_headers, refusal
 
 _FOR_PROGRAMS = ("/api/", "/mcp/", "/hooks/", "/static/")
 
@@ -22,17 +22,19 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     remedy = _(
         "The address is wrong, or the record was deleted. Search the site with Ctrl K, or go to the overview."
     )
-    return sealed(refusal(request, 404, _("This page does not exist"), remedy))
+    return add_security_headers(refusal(request, 404, _("This page does not exist"), remedy))
 
 
-def denied(request: HttpRequest, exception: Exception) -> HttpResponse:
+def show_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
     """403: the person's role does not allow it."""
     if not _for_people(request):
         return defaults.permission_denied(request, exception)
     remedy = _(
         "Ask an administrator for a role that includes this page. Your own page under Users shows your role."
     )
-    return sealed(refusal(request, 403, _("You do not have permission for this page"), remedy))
+    return add_security_headers(
+        refusal(request, 403, _("You do not have permission for this page"), remedy)
+    )
 
 
 def stale_form(request: HttpRequest, reason: str = "") -> HttpResponse:
@@ -42,7 +44,7 @@ def stale_form(request: HttpRequest, reason: str = "") -> HttpResponse:
         "Nothing was changed. Go back, reload the page and send the form again. Your browser must allow "
         "cookies from this site."
     )
-    return sealed(refusal(request, 403, _("This form is out of date"), remedy))
+    return add_security_headers(refusal(request, 403, _("This form is out of date"), remedy))
 
 
 def _for_people(request: HttpRequest) -> bool:

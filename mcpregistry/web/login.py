@@ -17,7 +17,13 @@ from django.utils.translation import gettext as _
 from unfold.forms import AuthenticationForm
 
 from mcpregistry.services.access import second_factor
-from mcpregistry.web.second_factor import ask_later, attempt_of, locked, remember, seconds_until
+from mcpregistry.web.second_factor import (
+    ask_later,
+    attempt_of,
+    describe_lockout,
+    remember,
+    seconds_until,
+)
 
 
 class LoginForm(AuthenticationForm):
@@ -37,19 +43,19 @@ class LoginForm(AuthenticationForm):
         try:
             cleaned = super().clean()
         except ValidationError:
-            self._refuse(attempt.failed())
+            self._refuse(attempt.record_failure())
             raise
         # what was wrong before is forgotten when the code is right
         if ask_later(self.request, self.get_user()):
             self.code_is_next = True
             raise ValidationError(_("Enter the code of your second factor."), code="second_step")
-        attempt.succeeded()
+        attempt.record_success()
         return dict(cleaned)
 
     def _refuse(self, until: Any) -> None:
         if until is not None:
             self.locked_for = seconds_until(until)
-            raise ValidationError(locked(until), code="locked")
+            raise ValidationError(describe_lockout(until), code="locked")
 
 
 def login(request: Any) -> HttpResponse:
@@ -59,7 +65,7 @@ def login(request: Any) -> HttpResponse:
         and request.half.is_authenticated
         and not request.user.is_authenticated
     ):
-        if not second_factor.standing(request.half.pk).uid:
+        if not second_factor.load_factor_standing(request.half.pk).uid:
             return HttpResponseRedirect(reverse("second-factor"))
         logout(request)  # a session of before the second factor was set up
     response: Any = admin.site.login(request)

@@ -1,7 +1,7 @@
 """What every page outside the admin shares: who may see it, its headers, its frame and navigation.
 
 Pages are plain HTML that htmx keeps fresh. No inline script, no ``eval``: the policy below holds
-even where the ASGI shell (``controlplane/requests.py``) does not stand in front.
+even where the ASGI shell (``controlplane/request_guard.py``) does not stand in front.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ def page(permission: str | None, *methods: str) -> Callable[[View], View]:
 
     def guard(view: View) -> View:
         @wraps(view)
-        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-            answer = _turned_away(request, permission, allowed) or _answer(
+        def answer_guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            answer = _turn_away(request, permission, allowed) or _answer(
                 request, lambda: view(request, *args, **kwargs)
             )
-            return sealed(answer)
+            return add_security_headers(answer)
 
-        return guarded
+        return answer_guarded
 
     return guard
 
 
-def _turned_away(
+def _turn_away(
     request: HttpRequest, permission: str | None, allowed: tuple[str, ...]
 ) -> HttpResponse | None:
     if request.method not in allowed:
@@ -76,7 +76,7 @@ def _to_login(request: HttpRequest) -> HttpResponse:
     return response
 
 
-def sealed(response: HttpResponse) -> HttpResponse:
+def add_security_headers(response: HttpResponse) -> HttpResponse:
     """The same with the headers of every page here."""
     response.headers.setdefault("Content-Security-Policy", _POLICY)
     response.headers.setdefault("Cache-Control", "no-store")

@@ -25,12 +25,12 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 from django.views.decorators.debug import sensitive_post_parameters
 
-from mcpregistry.db import database_now
-from mcpregistry.domain.addresses import place
+from mcpregistry.db import read_database_now
+from mcpregistry.domain.addresses import mask_client_address
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.models import SecondFactor
 from mcpregistry.services.access import logins, second_factor
-from mcpregistry.web.pages import sealed, show
+from mcpregistry.web.pages import add_security_headers, show
 
 PASSED = "second_factor"  # in a session: the uid of the factor that was shown
 # a password was right; for how long that stands
@@ -47,7 +47,7 @@ class Backend(ModelBackend):
 
     def get_user(self, user_id: Any) -> User | None:
         """The active account of a session, in one question to the database."""
-        user = second_factor.people().filter(pk=user_id).first()
+        user = second_factor.select_accounts().filter(pk=user_id).first()
         return user if user is not None and self.user_can_authenticate(user) else None
 
 
@@ -77,7 +77,7 @@ def _guard(request: Any) -> None:
 
 
 def _whole(request: HttpRequest, half: Any) -> Any:
-    if not half.is_authenticated or second_factor.standing_of(half).passed_by(
+    if not half.is_authenticated or second_factor.build_standing(half).is_passed_by(
         request.session.get(PASSED)
     ):
         return half
@@ -90,22 +90,22 @@ def _whole(request: HttpRequest, half: Any) -> Any:
 def ask_later(request: HttpRequest, user: User) -> bool:
     """The password of ``user`` is right: whether a code is to be asked for before they are logged
     in."""
-    uid = second_factor.standing(user.pk).uid
+    uid = second_factor.load_factor_standing(user.pk).uid
     if uid:
-        at = database_now().timestamp()
+        at = read_database_now().timestamp()
         request.session[_PENDING] = [user.pk, uid, at, user.get_session_auth_hash()]
     return bool(uid)
 
 
-def _pending(request: HttpRequest) -> User | None:
+def _find_pending_user(request: HttpRequest) -> User | None:
     """Whoever gave the password a moment ago, in this session, and has not changed it since."""
     key, uid, at, proof = request.session.get(_PENDING) or (0, "", 0, "")
     user = User.objects.filter(pk=key, is_active=True).first()
-    fresh = database_now().timestamp() - at < _PENDING_SECONDS
+    fresh = read_database_now().timestamp() - at < _PENDING_SECONDS
     same = (
         user is not None
         and user.get_session_auth_hash() == proof
-        and second_factor.standing(user.pk).uid == uid
+        and second_factor.load_factor_standing(user.pk).uid == uid
     )
     return user if fresh and same else None
 
@@ -113,19 +113,19 @@ def _pending(request: HttpRequest) -> User | None:
 @sensitive_post_parameters()
 def code(request: HttpRequest) -> HttpResponse:
     """The page that asks for the code after the password."""
-    user = _pending(request)
+    user = _find_pending_user(request)
     onward = request.GET.get("next", "")
     if user is None:
         return HttpResponseRedirect(f"{reverse('admin:login')}?{request.GET.urlencode()}")
     if request.method != "POST":
-        return _code_page(request)
+        return _show_code_page(request)
     attempt = attempt_of(request, user.get_username())
     if until := attempt.begin():
-        return _code_page(request, locked(until), until)
-    if not second_factor.accepts(user, request.POST.get("code", "")):
-        until = attempt.failed(step="code")
-        return _code_page(request, locked(until) if until else str(WRONG), until)
-    attempt.succeeded()
+        return _show_code_page(request, describe_lockout(until), until)
+    if not second_factor.accept_code(user, request.POST.get("code", "")):
+        until = attempt.record_failure(step="code")
+        return _show_code_page(request, describe_lockout(until) if until else str(WRONG), until)
+    attempt.record_success()
     uid = request.session.pop(_PENDING)[1]
     log_in(request, user)
     request.session[PASSED] = uid
@@ -135,7 +135,7 @@ def code(request: HttpRequest) -> HttpResponse:
     return remember(HttpResponseRedirect(onward if safe else reverse("admin:index")), user)
 
 
-def _code_page(request: HttpRequest, problem: str = "", until: Any = None) -> HttpResponse:
+def _show_code_page(request: HttpRequest, problem: str = "", until: Any = None) -> HttpResponse:
     page = show(
         request,
         "web/code.html",
@@ -144,24 +144,24 @@ def _code_page(request: HttpRequest, problem: str = "", until: Any = None) -> Ht
     )
     if until:
         page["Retry-After"] = str(seconds_until(until))
-    return sealed(page)
+    return add_security_headers(page)
 
 
 # What both steps share
 
 
-def attempt_of(request: HttpRequest, account: str) -> logins.Attempt:
+def attempt_of(request: HttpRequest, account: str) -> logins.LoginAttempt:
     """Somebody's try at an account, from where it comes."""
-    where = place(request.META.get("REMOTE_ADDR", ""))
-    return logins.Attempt(account, where, request.COOKIES.get(logins.MARK, ""))
+    where = mask_client_address(request.META.get("REMOTE_ADDR", ""))
+    return logins.LoginAttempt(account, where, request.COOKIES.get(logins.MARK, ""))
 
 
 def seconds_until(until: Any) -> int:
     """Whole seconds, at least one."""
-    return max(1, round((until - database_now()).total_seconds()))
+    return max(1, round((until - read_database_now()).total_seconds()))
 
 
-def locked(until: Any) -> str:
+def describe_lockout(until: Any) -> str:
     """The message to a person who has been wrong too often."""
     minutes = -(-seconds_until(until) // 60)
     text = ngettext(
@@ -180,7 +180,7 @@ def remember(response: HttpResponse, user: User) -> HttpResponse:
     """This browser is known from now on: strangers who guess elsewhere do not lock it."""
     response.set_cookie(
         logins.MARK,
-        logins.mark_for(user.get_username()),
+        logins.make_known_mark(user.get_username()),
         max_age=logins.MARK_AGE,
         httponly=True,
         samesite="Lax",
@@ -199,59 +199,61 @@ def account(request: Any) -> HttpResponse:
     user: Any = request.half
     if not user.is_authenticated:
         return HttpResponseRedirect(f"{reverse('admin:login')}?next={request.path}")
-    standing = second_factor.standing(user.pk)
+    standing = second_factor.load_factor_standing(user.pk)
     # set up elsewhere since this log-in
-    if standing.uid and not standing.passed_by(request.session.get(PASSED)):
+    if standing.uid and not standing.is_passed_by(request.session.get(PASSED)):
         log_out(request)
         return HttpResponseRedirect(f"{reverse('admin:login')}?next={request.path}")
     if request.method != "POST":
-        return _account_page(request, user)
+        return _show_account_page(request, user)
     do = request.POST.get("do", "")
     if do == "leave":
         log_out(request)
         return HttpResponseRedirect(reverse("admin:login"))
-    return _changed(request, user, do)
+    return _change_factor(request, user, do)
 
 
-def _changed(request: HttpRequest, user: User, do: str) -> HttpResponse:
+def _change_factor(request: HttpRequest, user: User, do: str) -> HttpResponse:
     """Each change needs a code, and wrong ones count like wrong passwords."""
     attempt = attempt_of(request, user.get_username())
     if until := attempt.begin():
-        return _account_page(request, user, problem=locked(until), status=429)
+        return _show_account_page(request, user, problem=describe_lockout(until), status=429)
     try:
-        codes = _done(request, user, do, request.POST.get("code", ""))
+        codes = _apply_change(request, user, do, request.POST.get("code", ""))
     except SlipsnisseError as error:
-        return _account_page(request, user, problem=f"{error.message} {error.remedy}", status=409)
+        return _show_account_page(
+            request, user, problem=f"{error.message} {error.remedy}", status=409
+        )
     if codes is None:
-        until = attempt.failed(step="code")
-        return _account_page(
+        until = attempt.record_failure(step="code")
+        return _show_account_page(
             request,
             user,
-            problem=locked(until) if until else str(WRONG),
+            problem=describe_lockout(until) if until else str(WRONG),
             status=429 if until else 200,
         )
-    attempt.succeeded()
-    return _account_page(request, user, codes=codes, done=do)
+    attempt.record_success()
+    return _show_account_page(request, user, codes=codes, done=do)
 
 
-def _done(request: HttpRequest, user: User, do: str, typed: str) -> list[str] | None:
+def _apply_change(request: HttpRequest, user: User, do: str, typed: str) -> list[str] | None:
     """What was asked for; the new recovery codes, if there are any. None: the code is wrong."""
     if do == "enable":
-        codes = second_factor.confirm(user, typed)
+        codes = second_factor.confirm_factor(user, typed)
         if codes is not None:
             request.session.cycle_key()
-            request.session[PASSED] = second_factor.standing(user.pk).uid
+            request.session[PASSED] = second_factor.load_factor_standing(user.pk).uid
             request.user = user  # from this very page on
         return codes
-    if do not in ("renew", "remove") or not second_factor.accepts(user, typed):
+    if do not in ("renew", "remove") or not second_factor.accept_code(user, typed):
         return None
     if do == "renew":
         return second_factor.renew_codes(user)
-    second_factor.remove(user)
+    second_factor.remove_factor(user)
     return []
 
 
-def _account_page(
+def _show_account_page(
     request: HttpRequest,
     user: User,
     *,
@@ -260,7 +262,7 @@ def _account_page(
     done: str = "",
     status: int = 200,
 ) -> HttpResponse:
-    standing = second_factor.standing(user.pk)
+    standing = second_factor.load_factor_standing(user.pk)
     facts = {
         "title": _("Second factor"),
         "person": user,
@@ -272,13 +274,13 @@ def _account_page(
     if standing.uid:
         facts["left"] = SecondFactor.objects.get(user=user).recovery_codes.count()
     elif done != "remove":
-        factor = second_factor.begin(user)
+        factor = second_factor.begin_setup(user)
         facts |= {
-            "qr": segno.make(second_factor.address(factor), error="m").svg_data_uri(
+            "qr": segno.make(second_factor.build_otpauth_url(factor), error="m").svg_data_uri(
                 scale=5, light="white", border=4
             ),
             "secret": " ".join(
                 factor.secret[at : at + 4] for at in range(0, len(factor.secret), 4)
             ),
         }
-    return sealed(show(request, "web/second_factor.html", facts, status))
+    return add_security_headers(show(request, "web/second_factor.html", facts, status))

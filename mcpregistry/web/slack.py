@@ -19,11 +19,11 @@ from django.views.decorators.http import require_POST
 
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.notifications.events import slack_signed
-from mcpregistry.domain.notifications.slack import APPROVE, DENY, REASON, escape, reason_view
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.notifications.events import is_signed_by_slack
+from mcpregistry.domain.notifications.slack import APPROVE, DENY, REASON, build_reason_view, escape
+from mcpregistry.domain.text.canonical import clean_text
 from mcpregistry.models import Channel
-from mcpregistry.models.signing import keyed_digest
+from mcpregistry.models.signing import compute_keyed_digest
 from mcpregistry.services.notifications import slack
 from mcpregistry.services.notifications.senders import call_slack
 from mcpregistry.services.notifications.slack import Press
@@ -46,7 +46,7 @@ async def interact(request: HttpRequest, uid: Any) -> HttpResponse:
         return HttpResponse(status=413)
     body = request.body
     signature = request.headers.get("X-Slack-Signature", "")
-    if not _is_genuine(request, body, signature, await db_call(slack.signing_secret, channel)):
+    if not _is_genuine(request, body, signature, await db_call(slack.get_signing_secret, channel)):
         log.warning("slack_refused", channel=channel.name)
         return HttpResponse(
             "The signature is not valid, or the clocks differ by more than five minutes.",
@@ -57,13 +57,13 @@ async def interact(request: HttpRequest, uid: Any) -> HttpResponse:
             slack.take_once,
             channel=channel,
             signature=signature,
-            fingerprint=keyed_digest("slack", body.decode("latin-1")),
+            fingerprint=compute_keyed_digest("slack", body.decode("latin-1")),
         )
     except SlipsnisseError:
         return HttpResponse("This request was already received.", status=409)
     payload = _payload(request)
     return (
-        await _act(channel, payload)
+        await _handle_interaction(channel, payload)
         if payload
         else HttpResponse("The payload is not supported.", status=400)
     )
@@ -71,7 +71,7 @@ async def interact(request: HttpRequest, uid: Any) -> HttpResponse:
 
 def _is_genuine(request: HttpRequest, body: bytes, signature: str, secret: str) -> bool:
     seconds = request.headers.get("X-Slack-Request-Timestamp", "")
-    return slack_signed(
+    return is_signed_by_slack(
         secret=secret, seconds=seconds, signature=signature, body=body, now=time.time()
     )
 
@@ -84,15 +84,15 @@ def _payload(request: HttpRequest) -> dict[str, Any]:
     return payload if isinstance(payload, dict) else {}
 
 
-async def _act(channel: Channel, payload: dict[str, Any]) -> HttpResponse:
+async def _handle_interaction(channel: Channel, payload: dict[str, Any]) -> HttpResponse:
     if payload.get("type") == "view_submission":
-        return await _answered(channel, payload)
+        return await _handle_reason(channel, payload)
     if payload.get("type") == "block_actions":
-        await _pressed(channel, payload)
+        await _handle_press(channel, payload)
     return HttpResponse(status=200)  # kinds that we never send are none of our business
 
 
-async def _pressed(channel: Channel, payload: dict[str, Any]) -> None:
+async def _handle_press(channel: Channel, payload: dict[str, Any]) -> None:
     actions = payload.get("actions")
     action = _dict(actions[0] if isinstance(actions, list) and actions else None)
     press = _press(payload, _text(action, "value"), approve=action.get("action_id") == APPROVE)
@@ -106,12 +106,12 @@ async def _pressed(channel: Channel, payload: dict[str, Any]) -> None:
     except SlipsnisseError as refusal:
         told = str(refusal)
     if told:
-        await _whisper(channel, press, told)
+        await _send_ephemeral(channel, press, told)
 
 
 async def _ask_reason(channel: Channel, press: Press, trigger: str) -> str:
-    tool = await db_call(slack.tool_of, channel=channel, press=press)
-    view = reason_view(press.value, plain(tool, 200))
+    tool = await db_call(slack.find_pressed_tool, channel=channel, press=press)
+    view = build_reason_view(press.value, clean_text(tool, 200))
     answer = await _call(channel, "views.open", {"trigger_id": trigger, "view": view})
     return (
         ""
@@ -120,7 +120,7 @@ async def _ask_reason(channel: Channel, press: Press, trigger: str) -> str:
     )
 
 
-async def _answered(channel: Channel, payload: dict[str, Any]) -> HttpResponse:
+async def _handle_reason(channel: Channel, payload: dict[str, Any]) -> HttpResponse:
     view = _dict(payload.get("view"))
     if view.get("callback_id") != DENY:
         return HttpResponse(status=200)
@@ -153,10 +153,10 @@ def _dict(value: Any) -> dict[str, Any]:
 
 def _text(of: dict[str, Any], name: str) -> str:
     value = of.get(name)
-    return plain(value, 3_000) if isinstance(value, str) else ""
+    return clean_text(value, 3_000) if isinstance(value, str) else ""
 
 
-async def _whisper(channel: Channel, press: Press, text: str) -> None:
+async def _send_ephemeral(channel: Channel, press: Press, text: str) -> None:
     await _call(
         channel,
         "chat.postEphemeral",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import include, path
 
 from mcpregistry.web import definitions, usage
-from mcpregistry.web.approvals import detail, figures, history, queue
+from mcpregistry.web.approvals import detail, history, queue, statistics_page
 from mcpregistry.web.docs import views as docs
 
 approvals = [
@@ -13,9 +13,9 @@ approvals = [
     path("live/", queue.live, name="live"),
     path("history/", history.history, name="history"),
     path("history.csv", history.as_csv, name="history-csv"),
-    path("figures/", figures.figures, name="figures"),
-    path("figures.csv", figures.as_csv, name="figures-csv"),
-    path("figures.json", figures.as_json, name="figures-json"),
+    path("figures/", statistics_page.figures, name="figures"),
+    path("figures.csv", statistics_page.as_csv, name="figures-csv"),
+    path("figures.json", statistics_page.as_json, name="figures-json"),
     path("<slug:pk>/", detail.detail, name="detail"),
     path("<slug:pk>/live/", detail.live, name="detail-live"),
     path("<slug:pk>/preview/", detail.preview, name="preview"),

@@ -16,10 +16,10 @@ from mcpregistry.domain.usage_advice import Advice
 from mcpregistry.models import Agent, Endpoint, Server
 from mcpregistry.queries import failures as failures_of
 from mcpregistry.queries import usage as queries
-from mcpregistry.queries.definition_sizes import ordered_page, with_definitions
+from mcpregistry.queries.definition_sizes import sort_page, with_definitions
 from mcpregistry.queries.failures import Pattern, ToolCount
-from mcpregistry.queries.usage import PERIODS, By, Period, Row, Wanted
-from mcpregistry.web.approvals.history import csv_of
+from mcpregistry.queries.usage import PERIODS, By, UsageFilter, UsagePeriod, UsageRow
+from mcpregistry.web.approvals.history import stream_csv
 from mcpregistry.web.pages import page, show
 
 _PAGE = 50
@@ -109,17 +109,17 @@ def index(request: HttpRequest) -> HttpResponse:
     """The page: rows of one kind in a period, sorted and narrowed by the address."""
     by = _by(request)
     period = _period(request)
-    wanted = _wanted(request)
+    wanted = _read_filters(request)
     sort = _sort(request)
     now = timezone.now()
     found = queries.usage(by, period, now=now, wanted=wanted)
     rows = found.rows
     number = _number(request, len(found.rows))
     page = slice((number - 1) * _PAGE, number * _PAGE)
-    shown = ordered_page(rows, sort, page, by, now=now, wanted=wanted)
-    advised = queries.ordered((row for row in rows if row.advice), sort)
+    shown = sort_page(rows, sort, page, by, now=now, wanted=wanted)
+    advised = queries.sort_rows((row for row in rows if row.advice), sort)
     advice = with_definitions(advised[:_MOST_ADVICE], by, now=now, wanted=wanted)
-    context = _common(request, period, wanted) | {
+    context = _build_context(request, period, wanted) | {
         "title": _("Usage"),
         "by": by,
         "kind": _TITLES[by],
@@ -137,7 +137,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "last": (number - 1) * _PAGE + len(shown),
         "before": _with(request, page=str(number - 1)) if number > 1 else "",
         "next": _with(request, page=str(number + 1)) if number * _PAGE < len(rows) else "",
-        "advised": [_advised(row, by, request, period) for row in advice],
+        "advised": [_describe_advice(row, by, request, period) for row in advice],
         "more_advised": len(advised) - _MOST_ADVICE,
         "live_from": found.live_from,
         "missing_from": found.missing_from,
@@ -151,10 +151,10 @@ def as_csv(request: HttpRequest) -> HttpResponse:
     """All rows of the page, for spreadsheets; times are milliseconds."""
     by = _by(request)
     period = _period(request)
-    wanted = _wanted(request)
+    wanted = _read_filters(request)
     now = timezone.now()
     found = queries.usage(by, period, now=now, wanted=wanted)
-    rows = ordered_page(found.rows, _sort(request), slice(None), by, now=now, wanted=wanted)
+    rows = sort_page(found.rows, _sort(request), slice(None), by, now=now, wanted=wanted)
     columns = (
         "server",
         str(by),
@@ -173,10 +173,10 @@ def as_csv(request: HttpRequest) -> HttpResponse:
         "advice",
     )
     lines = map(_line, rows)
-    return csv_of(f"usage-by-{by}-{period.name}", columns, lines)  # type: ignore[return-value]
+    return stream_csv(f"usage-by-{by}-{period.name}", columns, lines)  # type: ignore[return-value]
 
 
-def _line(row: Row) -> tuple[Any, ...]:
+def _line(row: UsageRow) -> tuple[Any, ...]:
     tally = row.tally
     codes = "; ".join(f"{code} {count}" for code, count in row.codes)
     last = tally.last.isoformat(timespec="seconds") if tally.last else ""
@@ -188,9 +188,9 @@ def _line(row: Row) -> tuple[Any, ...]:
         tally.errors,
         tally.refused,
         codes,
-        _rounded(row.p50),
-        _rounded(row.p95),
-        _rounded(row.before.p95),
+        _round_value(row.p50),
+        _round_value(row.p95),
+        _round_value(row.before.p95),
         row.result_tokens,
         row.definition_tokens,
         row.dollars,
@@ -199,7 +199,7 @@ def _line(row: Row) -> tuple[Any, ...]:
     )
 
 
-def _rounded(value: float | None) -> float | None:
+def _round_value(value: float | None) -> float | None:
     return None if value is None else round(value, 1)
 
 
@@ -207,10 +207,10 @@ def _rounded(value: float | None) -> float | None:
 def failures(request: HttpRequest) -> HttpResponse:
     """What failed alike: the same code and shape of words is one row."""
     period = _period(request)
-    wanted = _wanted(request)
+    wanted = _read_filters(request)
     found = failures_of.patterns(period, now=timezone.now(), wanted=wanted)
     rows = [_failing(each, period) for each in found.rows]
-    context = _common(request, period, wanted) | {
+    context = _build_context(request, period, wanted) | {
         "title": _("Failures"),
         "rows": rows,
         "cut": found.cut,
@@ -218,7 +218,9 @@ def failures(request: HttpRequest) -> HttpResponse:
     return show(request, "usage/failures.html", context)
 
 
-def _failing(each: Pattern, period: Period) -> tuple[Pattern, list[tuple[ToolCount, str]], int]:
+def _failing(
+    each: Pattern, period: UsagePeriod
+) -> tuple[Pattern, list[tuple[ToolCount, str]], int]:
     """A pattern, its tools with the addresses of their calls that have this code, and how many more
     tools there are."""
     calls = reverse("admin:mcpregistry_invocation_changelist")
@@ -232,7 +234,9 @@ def _failing(each: Pattern, period: Period) -> tuple[Pattern, list[tuple[ToolCou
 # The address
 
 
-def _common(request: HttpRequest, period: Period, wanted: Wanted) -> dict[str, Any]:
+def _build_context(
+    request: HttpRequest, period: UsagePeriod, wanted: UsageFilter
+) -> dict[str, Any]:
     return {
         "period": period,
         "periods": [(each, _with(request, period=each.name, page="")) for each in PERIODS.values()],
@@ -255,7 +259,7 @@ def _by(request: HttpRequest) -> By:
     return By(given) if given in {*By} else By.TOOL
 
 
-def _period(request: HttpRequest) -> Period:
+def _period(request: HttpRequest) -> UsagePeriod:
     return PERIODS.get(request.GET.get("period", ""), PERIODS["7d"])
 
 
@@ -264,9 +268,11 @@ def _sort(request: HttpRequest) -> str:
     return given if given.removeprefix("-") in queries.SORTS else "-calls"
 
 
-def _wanted(request: HttpRequest) -> Wanted:
+def _read_filters(request: HttpRequest) -> UsageFilter:
     names = ("server", "tool", "agent", "endpoint", "search")
-    return Wanted(**{name: request.GET.get(name, "").replace("\x00", "")[:500] for name in names})
+    return UsageFilter(
+        **{name: request.GET.get(name, "").replace("\x00", "")[:500] for name in names}
+    )
 
 
 def _number(request: HttpRequest, rows: int) -> int:
@@ -303,11 +309,11 @@ def _columns(request: HttpRequest, sort: str, by: By) -> list[_Column]:
     return found
 
 
-def _links(row: Row, by: By, request: HttpRequest, period: Period) -> dict[str, str]:
+def _links(row: UsageRow, by: By, request: HttpRequest, period: UsagePeriod) -> dict[str, str]:
     """``calls``: the calls of the row, by the filters of the page; ``inside``: what it consists of,
     or the tool itself; ``failures``: alike ones; ``bill``: the definitions one by one. Empty for
     names that nothing has, which no list can be narrowed to."""
-    wanted = _wanted(request)
+    wanted = _read_filters(request)
     filters = {
         "server": wanted.server,
         "tool_name": wanted.tool,
@@ -354,9 +360,9 @@ _EVIDENCE = {
 }  # by kind of advice: the order is that of a column of the list of calls
 
 
-def _advised(
-    row: Row, by: By, request: HttpRequest, period: Period
-) -> tuple[Row, dict[str, str], list[tuple[Advice, str, str]]]:
+def _describe_advice(
+    row: UsageRow, by: By, request: HttpRequest, period: UsagePeriod
+) -> tuple[UsageRow, dict[str, str], list[tuple[Advice, str, str]]]:
     """A tool with its advice, and for each the label and address of what it is about."""
     links = _links(row, by, request, period)
     found = []
@@ -366,7 +372,7 @@ def _advised(
     return row, links, found
 
 
-def _bill(row: Row, by: By, request: HttpRequest) -> str:
+def _bill(row: UsageRow, by: By, request: HttpRequest) -> str:
     """The context bill of an agent or endpoint, for people who may see it."""
     if (
         by not in {By.AGENT, By.ENDPOINT}
@@ -374,6 +380,6 @@ def _bill(row: Row, by: By, request: HttpRequest) -> str:
         or not request.user.has_perms(_MAY_SEE_BILL)
     ):
         return ""
-    wanted = _wanted(request)
+    wanted = _read_filters(request)
     named = {"agent": wanted.agent, "endpoint": wanted.endpoint} | {str(by): row.name}
     return f"{reverse('context-bill')}?{_query(**named)}"

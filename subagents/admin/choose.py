@@ -13,12 +13,12 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext
 
-from mcpregistry.admin.add_entry import AddEntryPage, Use, page_of
+from mcpregistry.admin.add_entry import AddEntryPage, EntryFormUse, page_of
 from mcpregistry.admin.base import ReadOnlyAdmin, actor
 from mcpregistry.models import RegistryEntry
-from mcpregistry.services.registry.adding import Wish, ways_here
+from mcpregistry.services.registry.add_entries import AddRequest, list_local_options
 from subagents.domain.maintenance import ProposalState
-from subagents.maintenance import listed, proposals
+from subagents.maintenance import proposals, registry_listings
 from subagents.models import Proposal
 
 
@@ -36,7 +36,10 @@ class ChoosePage:
         proposal = self.admin.get_object(request, object_id)
         if proposal is None:
             return self.admin._get_obj_does_not_exist_redirect(request, self.admin.opts, object_id)
-        entries = {each.pk: each for each in listed.proposed(proposal.request.result)}
+        entries = {
+            each.pk: each
+            for each in registry_listings.find_proposed_entries(proposal.request.result)
+        }
         if entry_id not in entries or proposal.state != ProposalState.WAITING:
             self.admin.message_user(
                 request, gettext("This entry can no longer be chosen here."), messages.ERROR
@@ -44,13 +47,13 @@ class ChoosePage:
             return HttpResponseRedirect(page_of(proposal))
         if not request.user.has_perm("subagents.decide_proposal"):
             raise PermissionDenied
-        use = Use(proposal.request.server_slug, proposal, partial(self._apply, proposal))
+        use = EntryFormUse(proposal.request.server_slug, proposal, partial(self._apply, proposal))
         return self._form.answer(request, entries[entry_id], number, use)
 
     def _apply(
-        self, proposal: Proposal, request: HttpRequest, entry: RegistryEntry, wish: Wish
+        self, proposal: Proposal, request: HttpRequest, entry: RegistryEntry, wish: AddRequest
     ) -> tuple[Model, str]:
-        choice = proposals.Choice(entry, wish)
+        choice = proposals.ChosenEntry(entry, wish)
         user = cast(User, request.user)
         done = proposals.apply(
             proposal_id=proposal.pk, user=user, actor=actor(request), choice=choice
@@ -68,11 +71,11 @@ def choices(proposal: Proposal) -> list[dict[str, Any]]:
             "entry": entry,
             "ways": [
                 (way, _address(proposal, entry, number))
-                for number, way in enumerate(ways_here(entry))
+                for number, way in enumerate(list_local_options(entry))
                 if not way.problem
             ],
         }
-        for entry in listed.proposed(proposal.request.result)
+        for entry in registry_listings.find_proposed_entries(proposal.request.result)
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.translation import gettext
 
 from mcpregistry.admin.confirm_page import ConfirmPage
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from subagents.models import Provider
 from subagents.services import providers
 
@@ -20,7 +20,7 @@ class DestinationPage(ConfirmPage[Provider]):
 
     def title(self, record: Provider) -> str:
         return gettext("Confirm where the key of {provider} is sent").format(
-            provider=printable(record.slug)
+            provider=show_invisible_characters(record.slug)
         )
 
     def confirm(self, record: Provider, *, shown: str, actor: str, user: object) -> str:

@@ -16,8 +16,8 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import RecordAdmin, Verb, actor
-from mcpregistry.db import database_now
-from mcpregistry.domain.text.display import printable
+from mcpregistry.db import read_database_now
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Conversation, EnergyPool
 from mcpregistry.services.energy import pools
 from subagents.effort import agents
@@ -34,7 +34,7 @@ def state_of(row: EffortAgent) -> str:
         return "disabled"
     return (
         "running"
-        if row.lease_until and row.lease_until > database_now()
+        if row.lease_until and row.lease_until > read_database_now()
         else "waiting for a worker"
     )
 
@@ -91,19 +91,22 @@ class EffortAgentAdmin(RecordAdmin):
         return {
             "hosted": row,
             "pool": pool,
-            "standing": pools.standing(pool) if pool else None,
+            "standing": pools.load_pool_standing(pool) if pool else None,
             "state": state,
             "state_colour": STATE_COLOURS[state],
             "focus": Conversation.objects.filter(pk=row.focus).first() if row.focus else None,
-            "cycles": _named(CycleLog.objects.filter(agent=row)[:_CYCLES_SHOWN]),
+            "cycles": _replace_ids(CycleLog.objects.filter(agent=row)[:_CYCLES_SHOWN]),
         }
 
 
-def _named(cycles: Iterable[CycleLog]) -> list[CycleLog]:
+def _replace_ids(cycles: Iterable[CycleLog]) -> list[CycleLog]:
     """Cycles with the titles of conversations in place of their ids."""
     found = list(cycles)
     ids = {each for cycle in found for each in _ID.findall(cycle.decision)}
-    titles = {row.pk: printable(str(row), 80) for row in Conversation.objects.filter(pk__in=ids)}
+    titles = {
+        row.pk: show_invisible_characters(str(row), 80)
+        for row in Conversation.objects.filter(pk__in=ids)
+    }
     for cycle in found:
         cycle.decision = _ID.sub(lambda match: titles.get(match[0], match[0]), cycle.decision)
     return found

@@ -21,12 +21,12 @@ from unfold.widgets import (
 
 from mcpregistry.admin.base import RecordAdmin, actor
 from mcpregistry.admin.forms import RecordForm
-from mcpregistry.domain.definitions.comparison import readable
-from mcpregistry.domain.definitions.diff import Rewording, words
+from mcpregistry.domain.definitions.comparison import format_readable
+from mcpregistry.domain.definitions.diff import Rewording, compare_words
 from mcpregistry.models import Agent, Endpoint, Tool
 from subagents.domain.maintenance import MODELLED
 from subagents.models import ExpertTool, ExpertVersion, LanguageModel
-from subagents.queries import expert_figures
+from subagents.queries import compute_expert_figures
 from subagents.services import experts
 from subagents.services.readiness import obstacles
 
@@ -90,13 +90,13 @@ class ExpertForm(RecordForm[ExpertTool]):
                 widget=UnfoldAdminSelectWidget,
             )
         if "tools" in self.fields:
-            self.fields["tools"].queryset = Tool.objects.approved().select_related("server")  # type: ignore[attr-defined]
+            self.fields["tools"].queryset = Tool.objects.filter_approved().select_related("server")  # type: ignore[attr-defined]
             self.initial["tools"] = experts.whitelist(self.instance) if self.instance.pk else []
         if "users" in self.fields:
             self.fields["users"].queryset = Agent.objects.exclude(pk=self.instance.agent_id)  # type: ignore[attr-defined]
             self.fields["endpoints"].queryset = Endpoint.objects.all()  # type: ignore[attr-defined]
 
-    def chosen(self) -> list[LanguageModel]:
+    def get_chosen_models(self) -> list[LanguageModel]:
         """The models in order, each once."""
         return list(
             dict.fromkeys(m for name in _ORDER if (m := self.cleaned_data.get(name)) is not None)
@@ -166,7 +166,10 @@ class ExpertToolAdmin(RecordAdmin):
 
     def save(self, request: HttpRequest, row: ExpertTool, form: ExpertForm) -> None:  # type: ignore[override]
         experts.save_expert(
-            expert=row, targets=form.chosen(), actor=actor(request), rights=request.user.has_perm
+            expert=row,
+            targets=form.get_chosen_models(),
+            actor=actor(request),
+            rights=request.user.has_perm,
         )
         experts.set_whitelist(expert=row, tools=form.cleaned_data["tools"], actor=actor(request))
         experts.offer(
@@ -183,8 +186,8 @@ class ExpertToolAdmin(RecordAdmin):
         grants = reverse("admin:mcpregistry_grant_changelist")
         return {
             "expert": row,
-            "figures": expert_figures(row),
-            "versions": _versions(row),
+            "figures": compute_expert_figures(row),
+            "versions": _list_versions(row),
             "obstacles": obstacles(row, [target.model_id for target in row.ordered_targets.all()]),
             "listed": row.users.exists() and row.endpoints.exists(),
             "runs_url": reverse("admin:subagents_run_changelist") + f"?q={row.name}",
@@ -193,7 +196,7 @@ class ExpertToolAdmin(RecordAdmin):
         }
 
 
-def _versions(expert: ExpertTool) -> list[tuple[ExpertVersion, list[Rewording]]]:
+def _list_versions(expert: ExpertTool) -> list[tuple[ExpertVersion, list[Rewording]]]:
     """The newest, each with what it changed, word by word; the first of all with nothing to
     compare."""
     found = list(expert.versions.all()[: _VERSIONS_SHOWN + 1])
@@ -210,7 +213,12 @@ def _changes(old: ExpertVersion, new: ExpertVersion, names: dict[int, str]) -> l
             names.get(pk, gettext("a deleted model ({id})").format(id=pk)) for pk in body["targets"]
         ]
     return [
-        Rewording(field, tuple(words(readable(before.get(field)), readable(after.get(field)))))
+        Rewording(
+            field,
+            tuple(
+                compare_words(format_readable(before.get(field)), format_readable(after.get(field)))
+            ),
+        )
         for field in sorted({*before, *after})
         if before.get(field) != after.get(field)
     ]

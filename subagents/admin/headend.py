@@ -14,7 +14,7 @@ from unfold.decorators import display
 
 from mcpregistry.admin.base import RecordAdmin, actor
 from subagents.models import ExpertTool, Headend, HeadendKind
-from subagents.services.headends import configuring, places
+from subagents.services.headends import configuring, queue_places
 
 _TOKEN = "TOKEN"  # noqa: S105 - a placeholder
 _SHOWN = 20  # expert tools on the page
@@ -61,7 +61,7 @@ class HeadendAdmin(RecordAdmin):
             "address": get_address(row),
             "experts": names[:_SHOWN],
             "more": len(names) > _SHOWN,
-            "busy": places.count_requests(row),
+            "busy": queue_places.count_requests(row),
             "commands": build_commands(row, example),
         }
 

@@ -17,14 +17,14 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
-from mcpregistry.admin.live import LiveAdmin, Part
+from mcpregistry.admin.live_parts import LiveAdmin, LivePart
 from mcpregistry.admin.name_field import NameField
-from mcpregistry.domain.servers.shown_env import without_secrets, without_secrets_of_fields
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.servers.redacted_env import mask_field_secrets, mask_record_secrets
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Agent, Configuration, Server
 from mcpregistry.services.servers.lifecycle import may_see_secrets_of_launch
 from subagents.admin.choose import ChoosePage, choices
-from subagents.domain.maintenance import Kind, Priority, ProposalState, State, Wish
+from subagents.domain.maintenance import ControlRequest, Kind, Priority, ProposalState, State
 from subagents.maintenance import proposals, queue, supervision
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
 
@@ -46,7 +46,7 @@ _ASKED = {
 }
 
 
-class AskForm(forms.ModelForm):  # type: ignore[type-arg]
+class MaintenanceRequestForm(forms.ModelForm):  # type: ignore[type-arg]
     """What people ask for by hand; changes of a server they make on its own page."""
 
     kind = forms.ChoiceField(
@@ -137,7 +137,7 @@ def _resume(request: HttpRequest, row: MaintenanceRequest) -> str:
 class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
     """Requests: asked by a form, then only watched, paused and cancelled."""
 
-    form = AskForm
+    form = MaintenanceRequestForm
     list_display = (
         "shown_kind",
         "server_slug",
@@ -180,7 +180,7 @@ class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
             "play_arrow",
             _("Continue the request."),
             _resume,
-            applies=lambda row: row.finished_at is None and row.wish == Wish.PAUSE,
+            applies=lambda row: row.finished_at is None and row.wish == ControlRequest.PAUSE,
         ),
     )
 
@@ -245,25 +245,25 @@ class MaintenanceRequestAdmin(LiveAdmin, ReadOnlyAdmin):
 
     @display(description=_("requester"))
     def asked_by(self, row: MaintenanceRequest) -> str:
-        return printable(row.requested_by, 80)
+        return show_invisible_characters(row.requested_by, 80)
 
     def overview(self, request: HttpRequest, row: MaintenanceRequest) -> dict[str, Any]:
-        return _context(row) | {"live_url": self.live_url(row)}
+        return _build_context(row) | {"live_url": self.live_url(row)}
 
-    def live_part(self, request: HttpRequest, row: MaintenanceRequest, name: str) -> Part:
-        return Part(
-            "admin/subagents/maintenance_state.html", _context(row), row.finished_at is None
+    def live_part(self, request: HttpRequest, row: MaintenanceRequest, name: str) -> LivePart:
+        return LivePart(
+            "admin/subagents/maintenance_state.html", _build_context(row), row.finished_at is None
         )
 
 
-def _context(row: MaintenanceRequest) -> dict[str, Any]:
+def _build_context(row: MaintenanceRequest) -> dict[str, Any]:
     until = row.finished_at or timezone.now()
     return {
         "asked": row,
-        "params": without_secrets_of_fields(row.params),
-        "result": without_secrets_of_fields(row.result),
+        "params": mask_field_secrets(row.params),
+        "result": mask_field_secrets(row.result),
         "by_model": (row.result or {}).get("model") or row.notes.get("model"),
-        "doing": supervision.shown_message(row),
+        "doing": supervision.describe_status(row),
         "state_colour": STATE_COLOURS[row.state],
         "state_words": row.state.replace("_", " ") + (f": {row.substate}" if row.substate else ""),
         "messages_told": row.messages.order_by("-id")[:MESSAGES_SHOWN][::-1],
@@ -342,7 +342,7 @@ class ProposalAdmin(ReadOnlyAdmin):
     @display(description=_("proposal"))
     def shown(self, row: Proposal) -> str:
         verb = row.request.kind.removesuffix("_server")
-        return f"{verb} {printable(row.request.server_slug, 63)}"
+        return f"{verb} {show_invisible_characters(row.request.server_slug, 63)}"
 
     @display(description=_("state"), label=PROPOSAL_COLOURS)
     def shown_state(self, row: Proposal) -> str:
@@ -352,8 +352,8 @@ class ProposalAdmin(ReadOnlyAdmin):
         now = {name: getattr(row.server, name) for name in row.fields} if row.server else {}
         fields = row.fields
         if not may_see_secrets_of_launch(cast(User, request.user)):
-            now = without_secrets(now)
-            fields = without_secrets(fields)
+            now = mask_record_secrets(now)
+            fields = mask_record_secrets(fields)
         changes = [
             (name.replace("_", " "), now.get(name, ""), value) for name, value in fields.items()
         ]

@@ -21,9 +21,9 @@ from mcpregistry.admin.base import RecordAdmin, Verb, actor
 from mcpregistry.admin.confirm_page import MAY_CONFIRM
 from mcpregistry.admin.fields import MASK, SecretField, SecretsField, WordsField
 from mcpregistry.admin.forms import RecordForm
-from mcpregistry.admin.live import LiveAdmin, Part
+from mcpregistry.admin.live_parts import LiveAdmin, LivePart
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.templatetags.slipsnisse import exactly
 from subagents.admin.destination import DestinationPage
 from subagents.models import LanguageModel, Provider
@@ -79,7 +79,7 @@ class ProviderForm(RecordForm[Provider]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        stored = self._stored()
+        stored = self._load_headers()
         if "key" in self.fields:
             self.fields["key"].help_text = _HAS_KEY if self.instance.sealed_key else _NO_KEY
         if "remove_key" in self.fields and not self.instance.sealed_key:
@@ -88,7 +88,7 @@ class ProviderForm(RecordForm[Provider]):
             self.fields["headers"].stored = stored  # type: ignore[attr-defined]
             self.initial["headers"] = stored
 
-    def _stored(self) -> dict[str, str]:
+    def _load_headers(self) -> dict[str, str]:
         """The sealed pairs; none when they no longer open, so that they can be entered again."""
         try:
             return dict(self.instance.headers)
@@ -117,7 +117,7 @@ _NO_KEY = _(
 def _test(request: HttpRequest, provider: Provider) -> str:
     model = providers.request_test(provider=provider, actor=actor(request))
     return gettext("A worker is asking {model} for one word.").format(
-        model=printable(str(model), 120)
+        model=show_invisible_characters(str(model), 120)
     )
 
 
@@ -233,7 +233,9 @@ class ProviderAdmin(LiveAdmin):
         )
         if draft := row.draft_problem():
             self.message_user(
-                request, printable(f"{draft.sentence} {draft.remedy}", 1_000), messages.WARNING
+                request,
+                show_invisible_characters(f"{draft.sentence} {draft.remedy}", 1_000),
+                messages.WARNING,
             )
 
     def remove(self, request: HttpRequest, row: Provider) -> None:
@@ -250,9 +252,9 @@ class ProviderAdmin(LiveAdmin):
             "live_url": self.live_url(row),
         }
 
-    def live_part(self, request: HttpRequest, row: Provider, name: str) -> Part:
+    def live_part(self, request: HttpRequest, row: Provider, name: str) -> LivePart:
         late = row.being_tested and row.test_asked_at and timezone.now() - row.test_asked_at > _LATE
-        return Part(
+        return LivePart(
             "admin/subagents/provider_test.html", {"provider": row, "late": late}, row.being_tested
         )
 

@@ -21,15 +21,15 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
-from mcpregistry.admin.live import LiveAdmin, Part
+from mcpregistry.admin.live_parts import LiveAdmin, LivePart
 from mcpregistry.domain.calls.requester import Requester
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.templatetags.slipsnisse import dollars, milliseconds
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import LanguageModel, Run, ToolCall
-from subagents.queries import Column, compared, timeline
-from subagents.runs.answers import doing, seen
+from subagents.queries import RunColumn, compare_runs, list_timeline
+from subagents.runs.run_answers import describe_activity, read_progress
 from subagents.services import runs
 
 STATE_COLOURS = {
@@ -69,7 +69,7 @@ def _wake(request: HttpRequest, run: Run) -> str:
     return gettext("A worker is resuming the run.")
 
 
-def _again(request: HttpRequest, run: Run) -> str:
+def _replay_run(request: HttpRequest, run: Run) -> str:
     """POST ``version`` (its number) and ``model`` (its id), both optional."""
     number = request.POST.get("version", "")
     model_id = request.POST.get("model", "")
@@ -138,14 +138,14 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
             "subagents.run_expert",
             "replay",
             _("Run it again with the same arguments, to compare cost and answer."),
-            _again,
+            _replay_run,
             applies=lambda run: run.finished_at is not None,
         ),
     )
 
     @display(description=_("expert tool"))
     def shown_name(self, run: Run) -> str:
-        return printable(run.expert_name)
+        return show_invisible_characters(run.expert_name)
 
     @display(description=_("state"), label=STATE_COLOURS)
     def shown_state(self, run: Run) -> tuple[str, str]:
@@ -178,7 +178,7 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         page = super().get_changelist_instance(request)
-        found = seen([run.pk for run in page.result_list if run.finished_at is None])
+        found = read_progress([run.pk for run in page.result_list if run.finished_at is None])
         for run in page.result_list:
             run.doing = found[run.pk].doing if run.pk in found else ""
         return page
@@ -188,7 +188,7 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
         again = next(
             (url for verb, url in self.verbs_for(request, row) if verb.name == "replay"), ""
         )
-        columns = compared(row)
+        columns = compare_runs(row)
         return run_context(row, steers=request.user.has_perm(STEER), raw=raw) | {
             "verbs": [
                 (verb, url) for verb, url in self.verbs_for(request, row) if verb.name != "replay"
@@ -198,7 +198,7 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
             "compared_live": self.live_url(row, "compared") if _others_go_on(columns) else "",
             "again_url": again,
             "versions": row.version.expert.versions.defer("body")[:20] if again else (),
-            "models": _askable() if again else (),
+            "models": _query_askable_models() if again else (),
         }
 
     def get_urls(self) -> list[URLPattern]:
@@ -209,16 +209,16 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
         )
         return [settle, *super().get_urls()]
 
-    def live_part(self, request: HttpRequest, row: Run, name: str) -> Part:
+    def live_part(self, request: HttpRequest, row: Run, name: str) -> LivePart:
         if name == "compared":
-            columns = compared(row)
-            return Part(
+            columns = compare_runs(row)
+            return LivePart(
                 "admin/subagents/compared_columns.html",
                 {"columns": columns},
                 _others_go_on(columns),
             )
         context = run_context(row, steers=request.user.has_perm(STEER))
-        return Part("admin/subagents/timeline.html", context, row.finished_at is None)
+        return LivePart("admin/subagents/timeline.html", context, row.finished_at is None)
 
     def settle_view(
         self, request: HttpRequest, object_id: str, call_id: int, what: str
@@ -247,18 +247,20 @@ class RunAdmin(LiveAdmin, ReadOnlyAdmin):
                 note=note,
             )
         except SlipsnisseError as error:
-            return self._refused(request, error, back)
+            return self._redirect_with_error(request, error, back)
         self.message_user(
-            request, f"{printable(call.name, 80)}: {_SETTLED[what]}.", messages.SUCCESS
+            request,
+            f"{show_invisible_characters(call.name, 80)}: {_SETTLED[what]}.",
+            messages.SUCCESS,
         )
         return HttpResponseRedirect(back)
 
 
-def _others_go_on(columns: list[Column]) -> bool:
+def _others_go_on(columns: list[RunColumn]) -> bool:
     return any(column.run.finished_at is None for column in columns[1:])
 
 
-def _askable() -> QuerySet[LanguageModel]:
+def _query_askable_models() -> QuerySet[LanguageModel]:
     return LanguageModel.objects.filter(enabled=True, provider__enabled=True).select_related(
         "provider"
     )
@@ -274,7 +276,7 @@ def run_context(run: Run, *, steers: bool, raw: bool = False) -> dict[str, Any]:
 
     ``steers``: whether this person may settle unknown calls; ``raw``: with all texts in full.
     """
-    lines = timeline(run, whole=raw)
+    lines = list_timeline(run, whole=raw)
     for line in lines:
         if line.kind == "call":
             line.row.colour = CALL_COLOURS.get(line.row.state, "info")
@@ -290,6 +292,6 @@ def run_context(run: Run, *, steers: bool, raw: bool = False) -> dict[str, Any]:
         "last_turn": max((line.row.number for line in lines if line.kind == "turn"), default=0),
         "state_colour": STATE_COLOURS.get(run.state, ""),
         "ended": exit_words(run.exit),
-        "doing": "" if run.finished_at else doing(run),
+        "doing": "" if run.finished_at else describe_activity(run),
         "seconds": ((run.finished_at or timezone.now()) - run.created_at).total_seconds(),
     }

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from mcpregistry.admin.base import ReadOnlyAdmin, Verb, actor
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.templatetags.slipsnisse import milliseconds
 from subagents.domain.maintenance import ProposalState
 from subagents.maintenance import proposals
@@ -30,7 +30,7 @@ RULES = {
 _SHOWN = 200  # tools on the page
 
 
-def proposal_of(row: TrialReport) -> Proposal | None:
+def find_proposal(row: TrialReport) -> Proposal | None:
     """What this trial has led to; none where it proposes nothing."""
     return (
         Proposal.objects.filter(request=row.request_id).select_related("server").first()
@@ -41,17 +41,17 @@ def proposal_of(row: TrialReport) -> Proposal | None:
 
 def waits(row: TrialReport) -> bool:
     """For verbs that decide on its proposal."""
-    found = proposal_of(row)
+    found = find_proposal(row)
     return found is not None and found.state == ProposalState.WAITING
 
 
 def _ready(row: TrialReport) -> bool:
-    found = proposal_of(row)
+    found = find_proposal(row)
     return found is not None and found.state == ProposalState.WAITING and found.fits(found.server)
 
 
 def _apply(request: HttpRequest, row: TrialReport) -> str:
-    found = proposal_of(row)
+    found = find_proposal(row)
     if found is None:
         return gettext("This trial proposes nothing.")
     proposals.apply(proposal_id=found.pk, user=cast(User, request.user), actor=actor(request))
@@ -62,7 +62,7 @@ def _apply(request: HttpRequest, row: TrialReport) -> str:
 
 
 def _decline(request: HttpRequest, row: TrialReport) -> str:
-    found = proposal_of(row)
+    found = find_proposal(row)
     if found is None:
         return gettext("This trial proposes nothing.")
     proposals.decline(proposal_id=found.pk, actor=actor(request))
@@ -130,10 +130,10 @@ class TrialReportAdmin(ReadOnlyAdmin):
 
     @display(description=_("version"))
     def version_shown(self, row: TrialReport) -> str:
-        return printable(row.version, 60)
+        return show_invisible_characters(row.version, 60)
 
     def overview(self, request: HttpRequest, row: TrialReport) -> dict[str, Any]:
-        found = proposal_of(row)
+        found = find_proposal(row)
         rules = {each["tool"]: each for each in row.proposed.get("tools", ())}
         before = TrialReport.objects.filter(
             server=row.server_id, created_at__lt=row.created_at
@@ -143,7 +143,7 @@ class TrialReportAdmin(ReadOnlyAdmin):
             "trial": row,
             "colour": COLOURS[row.verdict],
             "before": before,
-            "figures": list(_figures(row, before)),
+            "figures": list(_list_figures(row, before)),
             "tools": tools,
             "more_tools": max(0, len(row.tools) - _SHOWN),
             "proposal": found,
@@ -165,7 +165,7 @@ def _rule(row: dict[str, Any] | None) -> tuple[str, str]:
     )
 
 
-def _figures(row: TrialReport, before: TrialReport | None) -> Iterator[tuple[str, str, str]]:
+def _list_figures(row: TrialReport, before: TrialReport | None) -> Iterator[tuple[str, str, str]]:
     """(what, now, in the trial before) of everything that was measured."""
     for name, words, show in _FIGURES:
         yield (
@@ -185,7 +185,7 @@ def _names(value: Any) -> str:
     return (
         gettext("not observed")
         if value is None
-        else printable(", ".join(map(str, value)), 1_500) or gettext("none")
+        else show_invisible_characters(", ".join(map(str, value)), 1_500) or gettext("none")
     )
 
 
@@ -212,7 +212,7 @@ _FIGURES: tuple[tuple[str, str | Promise, Callable[[Any], str]], ...] = (
     (
         "version",
         _("Reported version"),
-        lambda value: printable(str(value or ""), 200) or gettext("not reported"),
+        lambda value: show_invisible_characters(str(value or ""), 200) or gettext("not reported"),
     ),
     (
         "connect_ms",

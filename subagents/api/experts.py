@@ -8,9 +8,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from ninja import Path, Query
 
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.permissions import TABLE, Rule
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
+from mcpregistry.api.permissions import TABLE, OperationRule
 from mcpregistry.api.schemas.basics import Page, Text
 from mcpregistry.api.v1 import api
 from mcpregistry.domain import error_texts
@@ -21,21 +21,21 @@ from subagents.api.schemas import (
     expert_out,
 )
 from subagents.models import ExpertTool
-from subagents.queries import expert_figures, run_totals
+from subagents.queries import compute_expert_figures, run_totals
 
 TABLE.update(
     {
-        "GET /experts": Rule("subagents.view_experttool"),
-        "GET /experts/{name}": Rule("subagents.view_experttool"),
-        "GET /savings": Rule("subagents.view_run"),
+        "GET /experts": OperationRule("subagents.view_experttool"),
+        "GET /experts/{name}": OperationRule("subagents.view_experttool"),
+        "GET /savings": OperationRule("subagents.view_run"),
     }
 )
-router = Routes(tags=["expert tools"])
+router = PermissionRouter(tags=["expert tools"])
 
 Name = Annotated[Text, Path(min_length=1, max_length=60)]
 
 
-def _experts() -> QuerySet[ExpertTool]:
+def _query_experts() -> QuerySet[ExpertTool]:
     related = "users", "endpoints", "ordered_targets__model__provider"
     return ExpertTool.objects.with_newest().select_related("agent").prefetch_related(*related)
 
@@ -51,21 +51,22 @@ def list_experts(
     cursor: Cursor = None,
 ) -> Page[ExpertOut]:
     """List expert tools by name."""
-    rows = _experts()
+    rows = _query_experts()
     if q:
         rows = rows.filter(name__icontains=q) | rows.filter(description__icontains=q)
-    return page(rows, order=("name",), limit=limit, cursor=cursor, show=expert_out)
+    return read_page(rows, order=("name",), limit=limit, cursor=cursor, show=expert_out)
 
 
 @router.get("/experts/{name}", response=ExpertOut)
 def get_expert(request: HttpRequest, name: Name) -> ExpertOut:
     """Get one expert tool with its figures of the last 30 days."""
-    expert = _experts().filter(name=name).first()
+    expert = _query_experts().filter(name=name).first()
     if expert is None:
         raise NotFound(
-            error_texts.not_found("expert tool", name), remedy="List them with GET /api/v1/experts."
+            error_texts.say_not_found("expert tool", name),
+            remedy="List them with GET /api/v1/experts.",
         )
-    return expert_out(expert, expert_figures(expert))
+    return expert_out(expert, compute_expert_figures(expert))
 
 
 @router.get("/savings", response=SavingsOut)

@@ -16,10 +16,10 @@ from ninja import Body, Path, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import Principal, actor, person, principal
-from mcpregistry.api.once import once
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.permissions import TABLE, Rule
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
+from mcpregistry.api.permissions import TABLE, OperationRule
 from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
 from mcpregistry.api.v1 import api
 from mcpregistry.domain.errors import Denied
@@ -40,7 +40,7 @@ from subagents.api.maintenance_schemas import (
     request_out,
 )
 from subagents.domain.maintenance import Kind, ProposalState, State
-from subagents.energy import unpooled
+from subagents.energy import exclude_pooled
 from subagents.maintenance import proposals, queue, supervision
 from subagents.models import MaintenanceRequest, Proposal
 from subagents.models.maintenance import MaintenanceRequestQuerySet
@@ -48,24 +48,28 @@ from subagents.models.maintenance import MaintenanceRequestQuerySet
 _ASK, _VIEW, _STEER = (f"subagents.{verb}_maintenancerequest" for verb in ("add", "view", "change"))
 TABLE.update(
     {
-        "GET /maintenance/requests": Rule(_VIEW, agent=True),
-        "POST /maintenance/requests": Rule(_ASK, agent=True),
-        "GET /maintenance/requests/{request_id}": Rule(_VIEW, agent=True),
-        "POST /maintenance/requests/{request_id}/cancel": Rule(_STEER, agent=True),
-        "POST /maintenance/requests/{request_id}/pause": Rule(_STEER, agent=True),
-        "POST /maintenance/requests/{request_id}/resume": Rule(_STEER, agent=True),
-        "GET /maintenance/messages": Rule(_VIEW, agent=True),
-        "POST /maintenance/messages/poll": Rule(_STEER, agent=True),
-        "GET /maintenance/active": Rule(_VIEW, agent=True),
-        "POST /maintenance/start": Rule("mcpregistry.change_configuration"),
-        "POST /maintenance/stop": Rule("mcpregistry.change_configuration"),
-        "POST /maintenance/energy/poll": Rule(_STEER, agent=True),
-        "GET /maintenance/proposals": Rule("subagents.view_proposal"),
-        "POST /maintenance/proposals/{proposal_id}/apply": Rule("subagents.decide_proposal"),
-        "POST /maintenance/proposals/{proposal_id}/decline": Rule("subagents.decide_proposal"),
+        "GET /maintenance/requests": OperationRule(_VIEW, agent=True),
+        "POST /maintenance/requests": OperationRule(_ASK, agent=True),
+        "GET /maintenance/requests/{request_id}": OperationRule(_VIEW, agent=True),
+        "POST /maintenance/requests/{request_id}/cancel": OperationRule(_STEER, agent=True),
+        "POST /maintenance/requests/{request_id}/pause": OperationRule(_STEER, agent=True),
+        "POST /maintenance/requests/{request_id}/resume": OperationRule(_STEER, agent=True),
+        "GET /maintenance/messages": OperationRule(_VIEW, agent=True),
+        "POST /maintenance/messages/poll": OperationRule(_STEER, agent=True),
+        "GET /maintenance/active": OperationRule(_VIEW, agent=True),
+        "POST /maintenance/start": OperationRule("mcpregistry.change_configuration"),
+        "POST /maintenance/stop": OperationRule("mcpregistry.change_configuration"),
+        "POST /maintenance/energy/poll": OperationRule(_STEER, agent=True),
+        "GET /maintenance/proposals": OperationRule("subagents.view_proposal"),
+        "POST /maintenance/proposals/{proposal_id}/apply": OperationRule(
+            "subagents.decide_proposal"
+        ),
+        "POST /maintenance/proposals/{proposal_id}/decline": OperationRule(
+            "subagents.decide_proposal"
+        ),
     }
 )
-router = Routes(tags=["maintenance"])
+router = PermissionRouter(tags=["maintenance"])
 
 RequestId = Annotated[Text, Path(min_length=1, max_length=32)]
 
@@ -82,10 +86,12 @@ def list_requests(
 ) -> Page[RequestOut]:
     """List requests, newest first. An agent sees only its own requests."""
     exact = {"kind": type, "state": state, "server_slug": server}
-    rows = _visible(principal(request)).filter(
+    rows = _query_visible(principal(request)).filter(
         **{key: value for key, value in exact.items() if value is not None}
     )
-    return page(rows, order=("-created_at", "-id"), limit=limit, cursor=cursor, show=request_out)
+    return read_page(
+        rows, order=("-created_at", "-id"), limit=limit, cursor=cursor, show=request_out
+    )
 
 
 @router.post("/maintenance/requests", response={202: RequestOut, 404: Problem})
@@ -101,7 +107,7 @@ def ask(request: HttpRequest, payload: Order) -> Status[RequestOut]:
     if who.agent is not None and params.get("call_tool"):
         raise Denied(
             "A test that an agent requests cannot call a tool.",
-            remedy='Leave out "call_tool". The test lists the tools without it.',
+            remedy='Leave out "call_tool". The test still lists the tools.',
         )
     if who.agent is not None and Kind(payload.type) is Kind.TRY:
         raise Denied(
@@ -123,7 +129,7 @@ def ask(request: HttpRequest, payload: Order) -> Status[RequestOut]:
 def get_request(request: HttpRequest, request_id: RequestId) -> RequestOut:
     """Get the state of one request, and the reason if nothing can work on it."""
     row = _own(principal(request), request_id)
-    return request_out(row).model_copy(update={"message": supervision.shown_message(row)})
+    return request_out(row).model_copy(update={"message": supervision.describe_status(row)})
 
 
 @router.post("/maintenance/requests/{request_id}/cancel", response=RequestOut)
@@ -159,7 +165,10 @@ def list_messages(request: HttpRequest) -> MessagesOut:
     """List the oldest hundred messages that were not polled yet. An agent sees those of its own
     requests."""
     return MessagesOut(
-        items=[message_out(each) for each in queue.waiting_messages(_visible(principal(request)))]
+        items=[
+            message_out(each)
+            for each in queue.query_waiting_messages(_query_visible(principal(request)))
+        ]
     )
 
 
@@ -169,14 +178,16 @@ def poll_messages(request: HttpRequest) -> MessagesOut:
     """Poll the same messages. Each message is returned once; if an answer was lost, repeat its
     Idempotency-Key."""
     return MessagesOut(
-        items=[message_out(each) for each in queue.poll_messages(_visible(principal(request)))]
+        items=[
+            message_out(each) for each in queue.poll_messages(_query_visible(principal(request)))
+        ]
     )
 
 
 @router.get("/maintenance/active", response=Activity)
 def get_activity(request: HttpRequest) -> Activity:
     """Get whether the sub-agent works on a request now, and how many requests are open."""
-    rows = _visible(principal(request))
+    rows = _query_visible(principal(request))
     on = Configuration.load().sub_agent_enabled
     return Activity(enabled=on, active=queue.has_active_work(rows), open=rows.open().count())
 
@@ -205,7 +216,7 @@ def poll_energy(request: HttpRequest) -> PolledEnergyOut:
     Energy of agents with an energy pool is charged to their pools, and not reported here.
     """
     return PolledEnergyOut(
-        energy=sum(queue.take_energy(unpooled(_visible(principal(request)))).values())
+        energy=sum(queue.take_energy(exclude_pooled(_query_visible(principal(request)))).values())
     )
 
 
@@ -221,7 +232,7 @@ def list_proposals(
     rows = Proposal.objects.select_related("request", "server")
     if state is not None:
         rows = rows.filter(state=state)
-    return page(
+    return read_page(
         rows,
         order=("-id",),
         limit=limit,
@@ -251,7 +262,7 @@ def apply_proposal(
         entry = lookup.one(
             RegistryEntry.objects.select_related("source"), "entry", pk=payload.entry.id
         )
-        choice = proposals.Choice(entry, payload.entry.wish())
+        choice = proposals.ChosenEntry(entry, payload.entry.wish())
     applied = proposals.apply(
         proposal_id=proposal_id, user=user, actor=actor(request), choice=choice
     )
@@ -272,12 +283,12 @@ def _whole(request: HttpRequest) -> bool:
     return may_see_secrets_of_launch(person(request))
 
 
-def _visible(who: Principal) -> MaintenanceRequestQuerySet:
+def _query_visible(who: Principal) -> MaintenanceRequestQuerySet:
     return MaintenanceRequest.objects.visible_to(who.who)
 
 
 def _own(who: Principal, request_id: str) -> MaintenanceRequest:
-    return lookup.one(_visible(who), "request", pk=request_id)
+    return lookup.one(_query_visible(who), "request", pk=request_id)
 
 
 api.add_router("", router)

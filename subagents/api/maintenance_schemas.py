@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, cast
 from ninja import Schema
 from pydantic import Field, create_model
 
-from mcpregistry.api.schemas.basics import Input, Object, Slug, Text
+from mcpregistry.api.schemas.basics import Object, Slug, StrictInput, Text
 from mcpregistry.api.schemas.registry import EntryChoice
 from mcpregistry.api.schemas.servers import ServerChange
-from mcpregistry.domain.servers.shown_env import without_secrets, without_secrets_of_fields
+from mcpregistry.domain.servers.redacted_env import mask_field_secrets, mask_record_secrets
 from subagents.domain.maintenance import Kind, Priority, ProposalState, State
 from subagents.maintenance.plans import FIELDS, MOST_FOUND
 from subagents.models import MaintenanceMessage, MaintenanceRequest, Proposal
@@ -27,13 +27,13 @@ _PROPOSABLE: dict[str, Any] = {
 }
 ServerFields: Any = create_model(
     "ServerFields",
-    __base__=Input,
+    __base__=StrictInput,
     __doc__="Fields of a server that can be proposed. Users enter secrets (env, headers) themselves.",
     **_PROPOSABLE,
 )
 
 
-class AddParams(Input):
+class AddParams(StrictInput):
     """If ``fields`` is left out, entries of registries are proposed, and a user chooses one."""
 
     server: Slug
@@ -44,14 +44,14 @@ class AddParams(Input):
     fields: ServerFields = Field(default_factory=ServerFields)
 
 
-class RemoveParams(Input):
+class RemoveParams(StrictInput):
     """The server, and the reason."""
 
     server: Slug
     reason: Reason = ""
 
 
-class TestParams(Input):
+class TestParams(StrictInput):
     """The server, and optionally one call of an approved tool that only reads."""
 
     server: Slug
@@ -60,14 +60,14 @@ class TestParams(Input):
     in_sandbox: bool = False
 
 
-class TryParams(Input):
+class TryParams(StrictInput):
     """The server, and optionally the agent to which the trial proposes grants."""
 
     server: Slug
     for_agent: Annotated[Text, Field(max_length=63)] = ""
 
 
-class SearchParams(Input):
+class SearchParams(StrictInput):
     """Words in the name, description or tools of a server."""
 
     query: Annotated[Text, Field(min_length=1, max_length=200)]
@@ -80,7 +80,7 @@ class ChangedFields(ServerFields):
     enabled: bool | None = None
 
 
-class ModifyParams(Input):
+class ModifyParams(StrictInput):
     """New values by field, and the reason."""
 
     server: Slug
@@ -88,7 +88,7 @@ class ModifyParams(Input):
     reason: Reason = ""
 
 
-class _Order(Input):
+class _Order(StrictInput):
     """``supervisor`` is a hosted agent. While its cycles are paused, the request is paused."""
 
     priority: PriorityName = "medium"
@@ -144,7 +144,7 @@ Order = Annotated[
 ]
 
 
-class CancelOrder(Input):
+class CancelOrder(StrictInput):
     """The reason, which is part of the error of the request."""
 
     reason: Reason = ""
@@ -204,7 +204,7 @@ class PolledEnergyOut(Schema):
     energy: float
 
 
-class ProposalApplication(Input):
+class ProposalApplication(StrictInput):
     """Needed only for a new server that is proposed from registries."""
 
     entry: EntryChoice | None = None
@@ -243,14 +243,14 @@ def request_out(row: MaintenanceRequest) -> RequestOut:
     return RequestOut(
         requestId=row.pk,
         type=Kind(row.kind),
-        params=without_secrets_of_fields(row.params),
+        params=mask_field_secrets(row.params),
         priority=_priority(row),
         state=State(row.state),
         substate=row.substate,
         progress=row.progress,
         message=row.message,
         energyConsumed=round(row.energy_total, 3),
-        result=without_secrets_of_fields(row.result),
+        result=mask_field_secrets(row.result),
         error=row.error or None,
         agent=row.agent,
         supervisor=row.supervisor,
@@ -264,7 +264,7 @@ def request_out(row: MaintenanceRequest) -> RequestOut:
 def message_out(row: MaintenanceMessage) -> MaintenanceMessageOut:
     """The message as programs see it."""
     data = {
-        name: without_secrets_of_fields(value) if name == "result" else value
+        name: mask_field_secrets(value) if name == "result" else value
         for name, value in row.data.items()
     }
     return MaintenanceMessageOut(
@@ -280,7 +280,7 @@ def proposal_out(row: Proposal, *, whole: bool) -> ProposalOut:
         requestId=row.request_id,
         type=Kind(row.request.kind),
         server=row.request.server_slug,
-        fields=row.fields if whole else without_secrets(row.fields),
+        fields=row.fields if whole else mask_record_secrets(row.fields),
         install=row.install_id,
         reason=row.reason,
         state=ProposalState(row.state),

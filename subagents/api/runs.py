@@ -17,15 +17,15 @@ from ninja import Path, Query, Status
 
 from mcpregistry.api import lookup
 from mcpregistry.api.auth import Principal, actor, is_still_allowed, principal
-from mcpregistry.api.once import once
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.permissions import TABLE, Rule
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.idempotent_operations import once
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
+from mcpregistry.api.permissions import TABLE, OperationRule
 from mcpregistry.api.schemas.basics import Page, Problem, Slug, Text
 from mcpregistry.api.v1 import api
-from mcpregistry.calls.engine import current_engine
+from mcpregistry.calls.engine import get_current_engine
 from mcpregistry.calls.watch.changes import Feed
-from mcpregistry.calls.watch.waiting import Watch
+from mcpregistry.calls.watch.state_watch import StateWatch
 from mcpregistry.db import db_call
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import NotFound
@@ -45,18 +45,18 @@ from subagents.services import accounting, runs
 
 TABLE.update(
     {
-        "POST /experts/{name}/runs": Rule("subagents.run_expert", agent=True),
-        "GET /runs": Rule("subagents.view_run", agent=True),
-        "GET /runs/{run_id}": Rule("subagents.view_run", agent=True),
-        "GET /runs/{run_id}/events": Rule("subagents.view_run", agent=True),
-        "GET /runs/{run_id}/accounting": Rule("subagents.view_run", agent=True),
-        "POST /runs/{run_id}/cancel": Rule("subagents.run_expert", agent=True),
-        "POST /runs/{run_id}/resume": Rule("subagents.steer_run"),
-        "POST /runs/{run_id}/replay": Rule("subagents.run_expert"),
-        "POST /runs/{run_id}/calls/{call_id}/settle": Rule("subagents.steer_run"),
+        "POST /experts/{name}/runs": OperationRule("subagents.run_expert", agent=True),
+        "GET /runs": OperationRule("subagents.view_run", agent=True),
+        "GET /runs/{run_id}": OperationRule("subagents.view_run", agent=True),
+        "GET /runs/{run_id}/events": OperationRule("subagents.view_run", agent=True),
+        "GET /runs/{run_id}/accounting": OperationRule("subagents.view_run", agent=True),
+        "POST /runs/{run_id}/cancel": OperationRule("subagents.run_expert", agent=True),
+        "POST /runs/{run_id}/resume": OperationRule("subagents.steer_run"),
+        "POST /runs/{run_id}/replay": OperationRule("subagents.run_expert"),
+        "POST /runs/{run_id}/calls/{call_id}/settle": OperationRule("subagents.steer_run"),
     }
 )
-router = Routes(tags=["expert tools"])
+router = PermissionRouter(tags=["expert tools"])
 
 Name = Annotated[Text, Path(min_length=1, max_length=60)]
 RunId = Annotated[Text, Path(min_length=1, max_length=32)]
@@ -75,7 +75,8 @@ def start_run(request: HttpRequest, name: Name, payload: RunOrder) -> Status[Run
         and not ExpertTool.objects.filter(name=name, enabled=True, users=who.agent).exists()
     ):
         raise NotFound(
-            error_texts.not_found("expert tool", name), remedy="List them with GET /api/v1/experts."
+            error_texts.say_not_found("expert tool", name),
+            remedy="List them with GET /api/v1/experts.",
         )
     caller = who.agent.slug if who.agent is not None else ""
     run = runs.start(
@@ -100,10 +101,10 @@ def list_runs(
 ) -> Page[RunOut]:
     """List runs, newest first. An agent sees only its own runs."""
     exact = {"expert_name": expert, "state": state, "caller": agent}
-    rows = _visible(principal(request)).filter(
+    rows = _query_visible(principal(request)).filter(
         **{key: value for key, value in exact.items() if value is not None}
     )
-    return page(rows, order=("-created_at", "-id"), limit=limit, cursor=cursor, show=run_out)
+    return read_page(rows, order=("-created_at", "-id"), limit=limit, cursor=cursor, show=run_out)
 
 
 @router.get("/runs/{run_id}", response=RunDetail)
@@ -116,7 +117,7 @@ def get_run(request: HttpRequest, run_id: RunId) -> RunDetail:
 def get_run_accounting(request: HttpRequest, run_id: RunId) -> Entries:
     """Get what the run has used: one entry for each answer of a model, failed request and tool
     call."""
-    return Entries(items=list(accounting.entries(_own(principal(request), run_id))))
+    return Entries(items=list(accounting.list_entries(_own(principal(request), run_id))))
 
 
 @router.get("/runs/{run_id}/events", response=None)
@@ -127,18 +128,18 @@ async def watch_run(request: HttpRequest, run_id: RunId) -> StreamingHttpRespons
     The stream ends when the run ends, the token is revoked, or the session of the browser ends.
     """
     await db_call(_own, principal(request), run_id)
-    events = _events(current_engine().feed, request, run_id)
+    events = _stream_events(get_current_engine().feed, request, run_id)
     response = StreamingHttpResponse(events, content_type="text/event-stream")
     response["Cache-Control"] = "no-store"
     return response
 
 
-async def _events(feed: Feed, request: HttpRequest, run_id: str) -> AsyncIterator[bytes]:
-    watch: Watch[_Shown] = Watch(feed, RUN_TOPIC, _shown)
+async def _stream_events(feed: Feed, request: HttpRequest, run_id: str) -> AsyncIterator[bytes]:
+    watch: StateWatch[_Shown] = StateWatch(feed, RUN_TOPIC, _load_runs)
     last = _Shown("", ended=False)
     silent = 0.0
     while not last.ended:
-        now = await watch.until_not(run_id, last, _LOOK_SECONDS)
+        now = await watch.wait_for_change(run_id, last, _LOOK_SECONDS)
         try:
             if not await db_call(_may_still_watch, request):
                 return
@@ -168,7 +169,7 @@ class _Shown:
     ended: bool
 
 
-def _shown(run_ids: list[str]) -> dict[str, _Shown]:
+def _load_runs(run_ids: list[str]) -> dict[str, _Shown]:
     rows = Run.objects.filter(pk__in=run_ids).select_related("version").with_open_calls()
     return {
         run.pk: _Shown(run_out(run).model_dump_json(), run.finished_at is not None) for run in rows
@@ -202,7 +203,7 @@ def replay_run(
     """Ask the same question again in a new run, to compare cost and answer."""
     run = _own(principal(request), run_id)
     order = payload or ReplayOrder()
-    model = _model(order.model) if order.model else None
+    model = _find_model(order.model) if order.model else None
     who = principal(request)
     new = runs.replay(
         run_id=run.pk, actor=who.actor, version=order.version, model=model, requester=who.requester
@@ -210,11 +211,13 @@ def replay_run(
     return Status(202, run_out(_own(principal(request), new.pk)))
 
 
-def _model(label: str) -> LanguageModel:
+def _find_model(label: str) -> LanguageModel:
     provider, _, name = label.partition("/")
     model = LanguageModel.objects.filter(provider__slug=provider, name=name).first()
     if model is None:
-        raise NotFound(error_texts.not_found("model", label), remedy="Use the form provider/name.")
+        raise NotFound(
+            error_texts.say_not_found("model", label), remedy="Use the form provider/name."
+        )
     return model
 
 
@@ -237,12 +240,12 @@ def settle_call(
     return run_detail(_own(principal(request), run_id))
 
 
-def _visible(who: Principal) -> QuerySet[Run]:
+def _query_visible(who: Principal) -> QuerySet[Run]:
     return Run.objects.visible_to(who.who).select_related("version").with_open_calls()
 
 
 def _own(who: Principal, run_id: str) -> Run:
-    return lookup.one(_visible(who), "run", pk=run_id)
+    return lookup.one(_query_visible(who), "run", pk=run_id)
 
 
 api.add_router("", router)

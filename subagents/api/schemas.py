@@ -11,10 +11,10 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.basics import Object, Text
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from subagents.domain.lifecycle import RunState
 from subagents.models import ExpertTool, Run, ToolCall, Turn
-from subagents.runs.answers import in_words
+from subagents.runs.run_answers import describe_state
 from subagents.services.experts import schema_of
 
 
@@ -189,7 +189,7 @@ def expert_out(expert: ExpertTool, figures: dict[str, Any] | None = None) -> Exp
     )
 
 
-def _facts(run: Run) -> dict[str, Any]:
+def _read_facts(run: Run) -> dict[str, Any]:
     return {
         "id": run.pk,
         "expert": run.expert_name,
@@ -198,7 +198,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "exit": run.exit,
         "doing": ""
         if run.finished_at
-        else in_words(run.state, [call.name for call in run.open_calls], run.sleeps_for),
+        else describe_state(run.state, [call.name for call in run.open_calls], run.sleeps_for),
         "error": run.error,
         "answer": run.answer,
         "structured": json.loads(run.structured) if run.structured else None,
@@ -225,7 +225,7 @@ def _dollars(amount: Decimal | None) -> float | None:
 
 def run_out(run: Run) -> RunOut:
     """The row as its answer."""
-    return RunOut(**_facts(run))
+    return RunOut(**_read_facts(run))
 
 
 def run_detail(run: Run) -> RunDetail:
@@ -235,7 +235,7 @@ def run_detail(run: Run) -> RunDetail:
             number=t.number,
             model=t.model_name,
             final=t.final,
-            text=printable(t.text, 20_000),
+            text=show_invisible_characters(t.text, 20_000),
             input_tokens=t.input_tokens,
             cached_tokens=t.cached_tokens,
             cache_write_tokens=t.cache_write_tokens,
@@ -251,7 +251,7 @@ def run_detail(run: Run) -> RunDetail:
         ToolCallOut(
             id=c.pk,
             turn=c.turn_number,
-            name=printable(c.name, 500),
+            name=show_invisible_characters(c.name, 500),
             state=c.state,
             call=c.invocation,
             characters=c.raw_characters,
@@ -259,4 +259,6 @@ def run_detail(run: Run) -> RunDetail:
         )
         for c in ToolCall.objects.filter(run=run)
     ]
-    return RunDetail(**_facts(run), arguments=json.loads(run.arguments), turns=turns, calls=calls)
+    return RunDetail(
+        **_read_facts(run), arguments=json.loads(run.arguments), turns=turns, calls=calls
+    )

@@ -11,17 +11,17 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api import lookup
-from mcpregistry.api.paging import Cursor, Limit, page
-from mcpregistry.api.permissions import TABLE, Rule
-from mcpregistry.api.routes import Routes
+from mcpregistry.api.paging import Cursor, Limit, read_page
+from mcpregistry.api.permission_router import PermissionRouter
+from mcpregistry.api.permissions import TABLE, OperationRule
 from mcpregistry.api.schemas.basics import Page, Slug
 from mcpregistry.api.v1 import api
 from subagents.domain.maintenance import ProposalState
 from subagents.models import TrialReport
 
-_VIEW = Rule("subagents.view_trialreport")
+_VIEW = OperationRule("subagents.view_trialreport")
 TABLE.update({"GET /maintenance/trials": _VIEW, "GET /maintenance/trials/{trial_id}": _VIEW})
-router = Routes(tags=["maintenance"])
+router = PermissionRouter(tags=["maintenance"])
 Verdict = Literal["ok", "attention", "refuse"]
 
 
@@ -73,7 +73,7 @@ def list_trials(
     exact = {"server__slug": server, "verdict": verdict}
     rows = TrialReport.objects.select_related("server", "request__proposal")
     rows = rows.filter(**{key: value for key, value in exact.items() if value is not None})
-    return page(
+    return read_page(
         rows,
         order=("-created_at", "-id"),
         limit=limit,

@@ -87,7 +87,7 @@ def reserve(prices: Prices, *, estimated_input: int, max_output: int) -> Decimal
     return cost if cost is not None else Decimal(0)
 
 
-def reached(spec: ExpertSpec, spent: Spent) -> Exit | None:
+def find_reached_limit(spec: ExpertSpec, spent: Spent) -> Exit | None:
     """The limit that allows no further turn with tools, or None. The step that concludes is not
     counted."""
     if time_left(spec, spent) <= 0:

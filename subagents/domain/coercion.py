@@ -20,7 +20,7 @@ _DEEPEST = 32
 _PLAIN = {"integer", "number", "boolean", "null", "array", "object"}
 
 
-def coerced(schema: Any, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def coerce_arguments(schema: Any, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """(arguments as they are meant, what was read in another type: ``/limit as integer``)."""
     notes: list[str] = []
     value = _value(schema, dict(arguments), "", notes, _DEEPEST)
@@ -36,7 +36,7 @@ def _value(schema: Any, value: Any, at: str, notes: list[str], deeper: int) -> A
         known = schema.get("properties")
         known = known if isinstance(known, dict) else {}
         return {
-            k: _value(known.get(k), v, f"{at}/{_escaped(k)}", notes, deeper - 1)
+            k: _value(known.get(k), v, f"{at}/{_escape_pointer(k)}", notes, deeper - 1)
             for k, v in value.items()
         }
     if isinstance(value, list):
@@ -48,7 +48,7 @@ def _value(schema: Any, value: Any, at: str, notes: list[str], deeper: int) -> A
 
 
 def _text(schema: Mapping[str, Any], text: str, at: str, notes: list[str]) -> Any:
-    readings = [(kind, *_read(kind, text)) for kind in sorted(_wanted(schema))]
+    readings = [(kind, *_read(kind, text)) for kind in sorted(_find_wanted_types(schema))]
     fitting = [(kind, value) for kind, found, value in readings if found]
     if len(fitting) != 1:
         return text
@@ -57,7 +57,7 @@ def _text(schema: Mapping[str, Any], text: str, at: str, notes: list[str]) -> An
     return value
 
 
-def _wanted(schema: Mapping[str, Any]) -> set[str]:
+def _find_wanted_types(schema: Mapping[str, Any]) -> set[str]:
     """Types of which a text is meant to be one; none where a text is allowed, or where that is not
     plain to see."""
     if set(schema) & {
@@ -106,7 +106,7 @@ def _structure(wanted: type, text: str) -> tuple[bool, Any]:
     """An object or a list that was written as a text of JSON once more."""
     try:
         value = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_refused, parse_float=_float
+            text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_float
         )
     except (ValueError, RecursionError):
         return False, None
@@ -126,10 +126,10 @@ def _float(text: str) -> float:
     return float(text)
 
 
-def _refused(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-def _escaped(key: str) -> str:
+def _escape_pointer(key: str) -> str:
     """For a JSON pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")

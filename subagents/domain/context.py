@@ -21,7 +21,7 @@ class Trigger(StrEnum):
     TOOL = "tool_preflight"
 
 
-class Outcome(StrEnum):
+class GuardOutcome(StrEnum):
     """What was done about it."""
 
     SKIP = "skip"  # another target has a larger window

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from subagents.domain.model_options import Problem
+from subagents.domain.model_options import OptionProblem
 
 
 def fingerprint(
@@ -46,9 +46,9 @@ def _refers(texts: Iterable[str]) -> bool:
     return any("${" in text for text in texts)
 
 
-def unconfirmed(slug: str) -> Problem:
+def describe_unconfirmed(slug: str) -> OptionProblem:
     """Why nothing is sent to a provider whose destination nobody has confirmed."""
-    return Problem(
+    return OptionProblem(
         f'The provider "{slug}" is a draft: the destination of its key and its requests is not confirmed.',
         "Enter its key again, or ask a user with the permission to confirm launches to confirm it on its page.",
     )

@@ -30,7 +30,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class TargetAttempt:
     """Ask this target now. It gets ``seconds``, so that those which are asked after it have their
     share of the run's time."""
 
@@ -67,7 +67,7 @@ _EXITS = {
 
 def choose(
     targets: Sequence[TargetSpec], failed: Sequence[Failed], *, left: float = math.inf
-) -> Ask | Wait | GiveUp:
+) -> TargetAttempt | Wait | GiveUp:
     """What to do for this turn after the attempts so far. Waits only when every target has to be
     waited for.
 
@@ -85,7 +85,7 @@ def choose(
     due = [target for target in usable if _tries(target, failed) == rounds]
     waits = [_wait(target, failed) for target in due]
     ready = [target for target, wait in zip(due, waits, strict=True) if wait <= 0]
-    return Ask(ready[0], left / len(due)) if ready else Wait(min(waits))
+    return TargetAttempt(ready[0], left / len(due)) if ready else Wait(min(waits))
 
 
 def _why(targets: Sequence[TargetSpec], failed: Sequence[Failed], left: float) -> str:

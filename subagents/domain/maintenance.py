@@ -44,7 +44,7 @@ class Substate(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Wish(StrEnum):
+class ControlRequest(StrEnum):
     """What somebody wants of a request that is under way; the worker sees it at once. ``HALT`` is
     never stored."""
 
@@ -62,7 +62,7 @@ class Priority(IntEnum):
     HIGH = 3
 
 
-class MessageKind(StrEnum):
+class RequestMessageKind(StrEnum):
     """What a message to the one who asked tells."""
 
     STATUS = "status_update"
@@ -113,7 +113,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ServerMatch:
     """A server that a search found, and why: the words of the query and where they stand."""
 
     slug: str
@@ -124,15 +124,15 @@ class Found:
 _WEIGHTS = (("slug", 8), ("name", 6), ("tools", 3), ("description", 2))
 
 
-def search(query: str, servers: Iterable[Known], limit: int) -> list[Found]:
+def search(query: str, servers: Iterable[Known], limit: int) -> list[ServerMatch]:
     """The servers in which words of the query stand, best first; a word at a word's beginning
     counts double."""
     words = sorted(set(re.findall(r"\w+", query.casefold())))
-    found = [match for server in servers if (match := _matched(words, server)).score]
+    found = [match for server in servers if (match := _match_server(words, server)).score]
     return sorted(found, key=lambda match: (-match.score, match.slug))[:limit]
 
 
-def _matched(words: list[str], server: Known) -> Found:
+def _match_server(words: list[str], server: Known) -> ServerMatch:
     texts = {
         "slug": server.slug,
         "name": server.name,
@@ -149,4 +149,4 @@ def _matched(words: list[str], server: Known) -> Found:
                 reasons.append(
                     f"'{word}' in {'its ' if place in ('name', 'description') else ''}{place}"
                 )
-    return Found(server.slug, score, tuple(reasons))
+    return ServerMatch(server.slug, score, tuple(reasons))

@@ -2,8 +2,8 @@
 takes.
 
 Operators and files write them as they know them (``topP``, ``top_p``, ``maxOutputTokens``); they
-are stored as written and read by ``spelled``. What would be ignored or refused with every request
-is refused when it is saved (``problem``), so that nothing is dropped without a word.
+are stored as written and read by ``normalize_names``. What would be ignored or refused with every
+request is refused when it is saved (``problem``), so that nothing is dropped without a word.
 
 What is not on a kind's list is refused (``not_allowed``): options become arguments of the library
 that asks models, and among its arguments are those that say where a request goes and with which
@@ -142,14 +142,14 @@ _OPENAI_REASONS = re.compile(r"^(?:o\d|gpt-(?:[5-9]|\d\d))(?!.*chat)")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class OptionProblem:
     """Why options cannot be sent, and what to do about it."""
 
     sentence: str
     remedy: str
 
 
-def spelled(options: Options) -> dict[str, Any]:
+def normalize_names(options: Options) -> dict[str, Any]:
     """The same options under the names that the rest of this project knows: ``topP`` is ``top_p``.
 
     A name that we do not know stays as it is, so that its refusal names it as it was written.
@@ -162,16 +162,16 @@ def _name(written: str) -> str:
     return _ALIASES.get(snake, snake) if snake in _NAMES else written
 
 
-def combined(kind: str, model: str, general: Options, own: Options) -> dict[str, Any]:
+def combine_options(kind: str, model: str, general: Options, own: Options) -> dict[str, Any]:
     """What is sent to a model: the provider's options (``general``) under its own; both as they are
     written.
 
     A provider's sampling is a default, as an expert tool's temperature is: it does not go to models
     that take none.
     """
-    found = spelled(general) | spelled(own)
+    found = normalize_names(general) | normalize_names(own)
     if _samples_by_itself(kind, model, found):
-        for name in {"temperature", "top_p"} - set(spelled(own)):
+        for name in {"temperature", "top_p"} - set(normalize_names(own)):
             found.pop(name, None)
     return found
 
@@ -184,16 +184,16 @@ def _samples_by_itself(kind: str, model: str, given: Options) -> bool:
 
 def problem(
     kind: str, model: str, given: Options, *, max_output: int, tool_choice: str = ""
-) -> Problem | None:
+) -> OptionProblem | None:
     """What a provider of this kind, asked for this model, would refuse or ignore. ``model`` empty:
     of any model.
 
-    ``given`` is ``combined``; ``max_output`` in tokens.
+    ``given`` is ``combine_options``; ``max_output`` in tokens.
     """
     return (
         not_allowed(kind, given)
         or (
-            _fixed_sampling(given)
+            _check_fixed_sampling(given)
             if kind == "openai" and _samples_by_itself(kind, model, given)
             else None
         )
@@ -201,24 +201,24 @@ def problem(
     )
 
 
-def not_allowed(kind: str, given: Options) -> Problem | None:
+def not_allowed(kind: str, given: Options) -> OptionProblem | None:
     """Which of these options are not on the kind's list, whatever model is asked. ``given`` is
-    ``spelled``."""
+    ``normalize_names``."""
     known = _KNOWN.get(kind, set())
     unknown = sorted(set(given) - known)
     allowed = f"Allowed: {_list(known)}."
     if "max_tokens" in given:
-        return Problem(
+        return OptionProblem(
             "The length of an answer is not an option.",
             "Enter it as the output limit of the model (max output).",
         )
     if ours := sorted(_OURS & set(given)):
-        return Problem(
+        return OptionProblem(
             f"These options are reserved for the site: {', '.join(ours)}.",
             f"Remove them. {allowed}",
         )
     if unknown:
-        return Problem(
+        return OptionProblem(
             f"This kind of provider does not have these options: {', '.join(unknown)}.",
             f"Remove them. {allowed}",
         )
@@ -229,27 +229,27 @@ def _list(names: set[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def _fixed_sampling(given: Options) -> Problem | None:
+def _check_fixed_sampling(given: Options) -> OptionProblem | None:
     fixed = {"temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias"} & set(
         given
     )
     if fixed - ({"temperature"} if given.get("temperature") == 1 else set()):
-        return Problem(
+        return OptionProblem(
             f"The reasoning models of OpenAI do not support these options: {_list(fixed)}.",
             "Remove these options, or choose another model.",
         )
     return None
 
 
-def _claudes(model: str, given: Options, max_output: int, tool_choice: str) -> Problem | None:
+def _claudes(model: str, given: Options, max_output: int, tool_choice: str) -> OptionProblem | None:
     """Anthropic's rules for extended thinking, and for models that take no sampling parameters."""
     effort = given.get("reasoning_effort")
     if effort is not None and effort != "none" and effort not in _EFFORTS:
-        return Problem(
+        return OptionProblem(
             f"{effort!r:.60} is not a valid reasoning effort.", f"Use none, {', '.join(_EFFORTS)}."
         )
     if not takes_temperature(model) and (fixed := {"temperature", "top_p", "top_k"} & set(given)):
-        return Problem(
+        return OptionProblem(
             f"This model does not support these options: {_list(fixed)}.",
             "Remove these options, or choose another model.",
         )
@@ -258,53 +258,53 @@ def _claudes(model: str, given: Options, max_output: int, tool_choice: str) -> P
     )
 
 
-def _beside_thinking(given: Options, max_output: int, tool_choice: str) -> Problem | None:
+def _beside_thinking(given: Options, max_output: int, tool_choice: str) -> OptionProblem | None:
     if max_output < LEAST_BUDGET + _ROOM:
-        return Problem(
+        return OptionProblem(
             f"Thinking requires at least {LEAST_BUDGET:,} tokens of the output limit, which is {max_output:,} tokens.",
             f"Raise the output limit of the model to {LEAST_BUDGET + _ROOM:,} tokens or more.",
         )
     if given.get("temperature", 1) != 1 or "top_k" in given or given.get("top_p", 1) < 0.95:
-        return Problem(
+        return OptionProblem(
             "With thinking, the model supports only a temperature of 1 and a top_p of 0.95 or more, and does not support top_k.",
             "Remove these options.",
         )
     if tool_choice == "required":
-        return Problem(
+        return OptionProblem(
             "With thinking, the model cannot be forced to call a tool.",
             "Set the tool choice to auto.",
         )
     return None
 
 
-def _wrong_thinking(model: str, thinking: Any, max_output: int) -> Problem | None:
+def _wrong_thinking(model: str, thinking: Any, max_output: int) -> OptionProblem | None:
     if thinking is None:
         return None
     kind = thinking.get("type") if isinstance(thinking, dict) else None
     if kind not in ("enabled", "adaptive", "disabled"):
-        return Problem(
+        return OptionProblem(
             "The option thinking is not an object with a valid type.",
             'Use, for example, {"type": "enabled", "budget_tokens": 2048}.',
         )
     if kind == "adaptive" and (0, 0) < _version(model) < (4, 6):
-        return Problem(
+        return OptionProblem(
             "This model cannot choose the length of its thinking itself.",
             "Set a budget with budget_tokens.",
         )
     if kind == "enabled" and not takes_temperature(model):
-        return Problem(
+        return OptionProblem(
             "This model chooses the length of its thinking itself.", 'Use {"type": "adaptive"}.'
         )
     return _wrong_budget(thinking.get("budget_tokens"), max_output) if kind == "enabled" else None
 
 
-def _wrong_budget(budget: Any, max_output: int) -> Problem | None:
+def _wrong_budget(budget: Any, max_output: int) -> OptionProblem | None:
     if not isinstance(budget, int) or budget < LEAST_BUDGET:
-        return Problem(
+        return OptionProblem(
             f"budget_tokens of thinking must be at least {LEAST_BUDGET:,}.", "Raise budget_tokens."
         )
     if budget + _ROOM > max_output:
-        return Problem(
+        return OptionProblem(
             f"A thinking budget of {budget:,} tokens leaves no room for an answer in the output limit of {max_output:,} tokens.",
             f"Raise the output limit of the model to {budget + _ROOM:,} tokens or more, or lower the budget.",
         )
@@ -334,7 +334,7 @@ class ClaudeThinking:
 
 def claude_thinking(model: str, given: Options, max_output: int) -> ClaudeThinking | None:
     """None: no thinking. The budget is below ``max_output`` whatever was asked for. ``given`` is
-    ``spelled``."""
+    ``normalize_names``."""
     if not _thinks(given) or max_output < LEAST_BUDGET + _ROOM:
         return None
     thinking = given.get("thinking")

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.text.canonical import clean_text
 from mcpregistry.domain.text.display import number_of
 
 PAGE = 8_000  # characters that one page of a stored output holds at most
@@ -19,7 +19,7 @@ _MOST_LINKS = 20  # of one result
 _LINK_FIELDS = {"uri": 2_000, "name": 200, "mimeType": 100}  # characters
 
 
-def flattened(result: Mapping[str, Any]) -> str:
+def flatten_result(result: Mapping[str, Any]) -> str:
     """The text of a result: text parts joined by line breaks, others as tags: ``[image: image/png,
     512 bytes]``.
 
@@ -61,7 +61,10 @@ def find_links(result: Mapping[str, Any]) -> list[dict[str, str]]:
     cut if they are long."""
     parts = [part for part in result.get("content") or [] if isinstance(part, dict)]
     return [
-        {field: plain(str(part.get(field) or ""), limit) for field, limit in _LINK_FIELDS.items()}
+        {
+            field: clean_text(str(part.get(field) or ""), limit)
+            for field, limit in _LINK_FIELDS.items()
+        }
         for part in parts
         if part.get("type") == "resource_link"
     ][:_MOST_LINKS]
@@ -100,7 +103,7 @@ def lines_of(text: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class OutputPage:
     """One page of a stored output: its text, first and last line (from 1), and how many lines there
     are."""
 
@@ -110,7 +113,7 @@ class Page:
     of: int
 
 
-def page(text: str, *, from_line: int = 1, lines: int = 200, limit: int = PAGE) -> Page:
+def page(text: str, *, from_line: int = 1, lines: int = 200, limit: int = PAGE) -> OutputPage:
     """Lines from ``from_line`` (from 1), at most ``lines`` and ``limit`` characters, but at least
     one line."""
     every = lines_of(text)
@@ -122,10 +125,10 @@ def page(text: str, *, from_line: int = 1, lines: int = 200, limit: int = PAGE) 
             break
         taken.append(line)
         room -= len(line) + 1
-    return Page("\n".join(taken), start, start + len(taken) - 1, len(every))
+    return OutputPage("\n".join(taken), start, start + len(taken) - 1, len(every))
 
 
-def found(text: str, word: str, *, around: int = 2, limit: int = PAGE) -> str:
+def find_lines(text: str, word: str, *, around: int = 2, limit: int = PAGE) -> str:
     """Every line with the word (any case), numbered, with the lines around it."""
     every = lines_of(text)
     hits = [i for i, line in enumerate(every) if word.lower() in line.lower()]

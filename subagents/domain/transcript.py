@@ -212,7 +212,7 @@ CONTINUE = "Your answer was cut off at your output limit. Continue exactly where
 _REPAIR = repairing("")[:20]
 
 
-def asked_again(note: str) -> bool:
+def was_asked_again(note: str) -> bool:
     """Whether the model was told before this turn that its last answer could not be taken."""
     return note in (SPEAK, BRIEF) or note.startswith(_REPAIR)
 

@@ -29,7 +29,7 @@ def save_effort_agent(*, row: EffortAgent, actor: str) -> EffortAgent:
     if row.expert_id is not None:
         text_parameter(row.expert)
     save_checked(row)
-    audit.record(
+    audit.record_entry(
         kind=kind, actor=actor, subject=f"effort_agent:{row.expert.name}", enabled=row.enabled
     )
     return row
@@ -39,7 +39,7 @@ def save_effort_agent(*, row: EffortAgent, actor: str) -> EffortAgent:
 def answer_all(*, row: EffortAgent, actor: str) -> None:
     """Have it answer all its conversations again, after its model has selected one."""
     EffortAgent.objects.filter(pk=row.pk).update(focus="")
-    audit.record(
+    audit.record_entry(
         kind="effort_agent.answers_all",
         actor=actor,
         subject=f"effort_agent:{row.expert.name}",
@@ -50,7 +50,7 @@ def answer_all(*, row: EffortAgent, actor: str) -> None:
 @transaction.atomic
 def delete_effort_agent(*, row: EffortAgent, actor: str) -> None:
     """Delete one; its conversations and runs stay."""
-    audit.record(
+    audit.record_entry(
         kind="effort_agent.deleted", actor=actor, subject=f"effort_agent:{row.expert.name}"
     )
     row.delete()

@@ -18,17 +18,17 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
 
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.text.display import number_of
 from mcpregistry.models import Conversation, EnergyPool, Message
 from mcpregistry.models.conversation import LONGEST_MESSAGE, MessageKind
-from mcpregistry.queries.conversations import latest_messages
+from mcpregistry.queries.conversations import list_latest_messages
 from mcpregistry.services.conversations import messages
 from subagents import energy
 from subagents.domain.lifecycle import RunState
-from subagents.domain.maintenance import MessageKind as Told
+from subagents.domain.maintenance import RequestMessageKind as Told
 from subagents.leased.leases import Lease, Leases
 from subagents.maintenance import queue
 from subagents.models import CycleLog, EffortAgent, Exchange, MaintenanceRequest
@@ -43,7 +43,7 @@ _SAID = 40  # messages that an answer sees
 _LONGEST = 60_000  # characters of them
 
 
-def due(now: datetime) -> list[str]:
+def list_due_agents(now: datetime) -> list[str]:
     """Agents that are switched on and that no worker drives."""
     free = Q(lease_until=None) | Q(lease_until__lt=now)
     return list(EffortAgent.objects.filter(free, enabled=True).values_list("pk", flat=True))
@@ -52,7 +52,9 @@ def due(now: datetime) -> list[str]:
 def take(key: str, *, worker: str) -> Lease | None:
     """The lease of its cycles, or None: another worker has it, or it is switched off."""
     fence = EffortAgent.objects.filter(pk=key, enabled=True).values_list("fence", flat=True).first()
-    return None if fence is None else AGENTS.take(key, fence, worker=worker, now=database_now())
+    return (
+        None if fence is None else AGENTS.take(key, fence, worker=worker, now=read_database_now())
+    )
 
 
 def renew(lease: Lease) -> bool:
@@ -85,19 +87,19 @@ def turn(lease: Lease) -> float | None:
     with transaction.atomic():  # by itself: calls of the agent wait for its pool meanwhile
         if renew(lease):
             return None
-        before, polled, did = _poll(_agent(lease))
+        before, polled, did = _poll(_load_agent(lease))
     with transaction.atomic():
         if renew(lease):
             return None
-        agent = _agent(lease)
-        pool = _pool(agent)
+        agent = _load_agent(lease)
+        pool = _find_pool(agent)
         level = _level(pool)
         cycle = Cycle(agent, level, pool.critical if pool else 0.0)
         did += [*_tell(cycle), *_begin(cycle)]
         if did or polled:
             CycleLog.objects.create(
                 agent=agent,
-                at=database_now(),
+                at=read_database_now(),
                 level=before,
                 level_after=level,
                 polled=polled,
@@ -107,31 +109,31 @@ def turn(lease: Lease) -> float | None:
         return agent.cycle_seconds
 
 
-def _agent(lease: Lease) -> EffortAgent:
+def _load_agent(lease: Lease) -> EffortAgent:
     return EffortAgent.objects.select_related("expert__agent").get(pk=lease.key)
 
 
-def _pool(agent: EffortAgent) -> EnergyPool | None:
+def _find_pool(agent: EffortAgent) -> EnergyPool | None:
     return EnergyPool.objects.with_reserved().filter(agents=agent.expert.agent_id).first()
 
 
 def _level(pool: EnergyPool | None) -> float | None:
-    return pool.stand.level_at(database_now()) if pool else None
+    return pool.stand.level_at(read_database_now()) if pool else None
 
 
 def _poll(agent: EffortAgent) -> tuple[float | None, float, list[str]]:
     """Hear the sub-agent, take what it has used, and decide on its work. Returns the level before,
     what was used, what was done."""
-    did = _hear(agent)
-    pool = _pool(agent)
+    did = _relay_messages(agent)
+    pool = _find_pool(agent)
     if pool is None:
         return None, 0.0, did
     before = _level(pool)
     used = energy.charge(agent.expert.agent.slug, pool.pk)
-    return before, used, did + energy.decide(_pool(agent) or pool)
+    return before, used, did + energy.decide(_find_pool(agent) or pool)
 
 
-def _hear(agent: EffortAgent) -> list[str]:
+def _relay_messages(agent: EffortAgent) -> list[str]:
     """What the sub-agent tells is written where the agent asked, if that goes on: then it answers
     to it."""
     heard = queue.poll_messages(MaintenanceRequest.objects.filter(agent=agent.expert.agent.slug))
@@ -146,7 +148,9 @@ def _hear(agent: EffortAgent) -> list[str]:
             text = f"{each.request}: {each.kind} {json.dumps(each.data, ensure_ascii=False)}"[
                 :LONGEST_MESSAGE
             ]
-            messages.say(conversation=talk, kind=MessageKind.IN, text=text, author=SUB_AGENT)
+            messages.add_message(
+                conversation=talk, kind=MessageKind.IN, text=text, author=SUB_AGENT
+            )
     return (
         [f"received {len(heard)} message{'s' * (len(heard) > 1)} from the sub-agent"]
         if heard
@@ -160,14 +164,14 @@ def _tell(cycle: Cycle) -> list[str]:
     ended = open_ones.filter(run__finished_at__isnull=False).select_related(
         "conversation__agent", "run"
     )
-    return [_answered(exchange) for exchange in ended]
+    return [_send_answer(exchange) for exchange in ended]
 
 
-def _answered(exchange: Exchange) -> str:
+def _send_answer(exchange: Exchange) -> str:
     run = exchange.run
     conversation = exchange.conversation
     assert run is not None  # one that could not be started was told at once
-    Exchange.objects.filter(pk=exchange.pk).update(told_at=database_now())
+    Exchange.objects.filter(pk=exchange.pk).update(told_at=read_database_now())
     if not Conversation.objects.filter(pk=conversation.pk).open().exists():
         return f"{conversation.pk}: ended in the meantime"
     said = (
@@ -176,7 +180,7 @@ def _answered(exchange: Exchange) -> str:
         else f"I could not answer: {run.error or run.exit or run.state}"
     )
     if said.strip():
-        messages.say(
+        messages.add_message(
             conversation=conversation,
             kind=MessageKind.OUT,
             text=said[:LONGEST_MESSAGE],
@@ -190,8 +194,8 @@ def _begin(cycle: Cycle) -> list[str]:
     going = Exchange.objects.filter(
         told_at=None, conversation__agent=cycle.agent.expert.agent
     ).count()
-    unanswered = _unanswered(cycle.agent)
-    selected = _selected(cycle.agent)
+    unanswered = _find_unanswered(cycle.agent)
+    selected = _find_selected(cycle.agent)
     if selected is not None:
         _tell_others(unanswered.exclude(pk=selected.pk), selected)
         unanswered = unanswered.filter(pk=selected.pk)
@@ -200,21 +204,21 @@ def _begin(cycle: Cycle) -> list[str]:
         words = (
             f"{number_of(len(waiting), 'conversation waits', 'conversations wait')} {_FOR_ENERGY}"
         )
-        return [] if _said_before(cycle.agent) else [words]
+        return [] if _has_said_before(cycle.agent) else [words]
     if waiting and cycle.agent.awaits_level is not None:
         EffortAgent.objects.filter(pk=cycle.agent.pk).update(awaits_level=None)
-    return [_begun(cycle.agent, conversation) for conversation in waiting]
+    return [_begin_answer(cycle.agent, conversation) for conversation in waiting]
 
 
-def _said_before(agent: EffortAgent) -> bool:
+def _has_said_before(agent: EffortAgent) -> bool:
     last = CycleLog.objects.filter(agent=agent).exclude(decision="").first()
     return last is not None and _FOR_ENERGY in last.decision
 
 
-def _unanswered(agent: EffortAgent) -> QuerySet[Any]:
+def _find_unanswered(agent: EffortAgent) -> QuerySet[Any]:
     """Open conversations with a message that no answer has seen; each with ``newest``, its
     number."""
-    now = database_now()
+    now = read_database_now()
     read = Exchange.objects.filter(conversation=OuterRef("pk"))
     rows = Conversation.objects.open().filter(
         Q(snoozed_until=None) | Q(snoozed_until__lte=now), agent=agent.expert.agent
@@ -226,7 +230,7 @@ def _unanswered(agent: EffortAgent) -> QuerySet[Any]:
     return found.exclude(seen[0]).exclude(seen[1]).order_by("newest").select_related("agent")
 
 
-def _selected(agent: EffortAgent) -> Conversation | None:
+def _find_selected(agent: EffortAgent) -> Conversation | None:
     """The only conversation that it answers. One that has ended is given up."""
     if not agent.focus:
         return None
@@ -243,7 +247,7 @@ def _tell_others(unanswered: QuerySet[Any], selected: Conversation) -> None:
     waiting = unanswered.annotate(last=Subquery(last)).filter(last=MessageKind.IN)
     for conversation in waiting[:AT_ONCE]:
         text = f"I answer only the conversation '{selected}' for now. I will answer here when it has ended."
-        messages.say(
+        messages.add_message(
             conversation=conversation,
             kind=MessageKind.OUT,
             text=text,
@@ -251,8 +255,8 @@ def _tell_others(unanswered: QuerySet[Any], selected: Conversation) -> None:
         )
 
 
-def _begun(agent: EffortAgent, conversation: Any) -> str:
-    said = latest_messages(conversation, _SAID)
+def _begin_answer(agent: EffortAgent, conversation: Any) -> str:
+    said = list_latest_messages(conversation, _SAID)
     try:
         with transaction.atomic():
             run = runs.start(
@@ -264,17 +268,17 @@ def _begun(agent: EffortAgent, conversation: Any) -> str:
             )
             Exchange.objects.create(conversation=conversation, run=run, read_to=conversation.newest)
     except SlipsnisseError as error:
-        return _refused(conversation, error)
+        return _say_refusal(conversation, error)
     return f"{conversation.pk}: asking its model"
 
 
-def _refused(conversation: Any, error: SlipsnisseError) -> str:
+def _say_refusal(conversation: Any, error: SlipsnisseError) -> str:
     """No run could be started. It is said once, not tried again every second."""
     text = f"I could not answer: {error}"[:LONGEST_MESSAGE]
     author = f"agent:{conversation.agent.slug}"
-    messages.say(conversation=conversation, kind=MessageKind.OUT, text=text, author=author)
+    messages.add_message(conversation=conversation, kind=MessageKind.OUT, text=text, author=author)
     Exchange.objects.create(
-        conversation=conversation, read_to=conversation.newest, told_at=database_now()
+        conversation=conversation, read_to=conversation.newest, told_at=read_database_now()
     )
     return f"{conversation.pk}: {error.code}"
 

@@ -6,12 +6,12 @@ import asyncio
 from functools import partial
 
 from mcpregistry.calls.engine import Engine
-from mcpregistry.calls.watch.waiting import Watch
+from mcpregistry.calls.watch.state_watch import StateWatch
 from mcpregistry.db import db_call
 from subagents.effort import cycle
+from subagents.leased.database_retry import retry_while_unavailable
 from subagents.leased.driver import Driver
 from subagents.leased.leases import Lease
-from subagents.leased.patience import patiently
 from subagents.models import EFFORT_TOPIC, EffortAgent
 
 
@@ -22,7 +22,7 @@ class Loops(Driver[bool]):
     kind = "effort"
 
     def __init__(self, engine: Engine, worker: str) -> None:
-        super().__init__(Watch(engine.feed, EFFORT_TOPIC, _off), False)
+        super().__init__(StateWatch(engine.feed, EFFORT_TOPIC, _find_disabled), False)
         self._worker = worker
 
     async def take(self, key: str) -> Lease | None:
@@ -34,7 +34,7 @@ class Loops(Driver[bool]):
         pause: float | None = 0.0
         while pause is not None:
             await asyncio.sleep(pause)
-            pause = await patiently(partial(db_call, cycle.turn, taken))
+            pause = await retry_while_unavailable(partial(db_call, cycle.turn, taken))
         await self.release(taken)
 
     async def renew(self, taken: Lease) -> bool:
@@ -49,11 +49,11 @@ class Loops(Driver[bool]):
         """It was switched off."""
         await self.release(taken)
 
-    async def crashed(self, taken: Lease) -> None:
+    async def handle_crash(self, taken: Lease) -> None:
         """Our own code failed: another try is made when the lease has run out, not at once."""
 
 
-def _off(keys: list[str]) -> dict[str, bool]:
+def _find_disabled(keys: list[str]) -> dict[str, bool]:
     """Which of them are switched off."""
     return {
         key: not on

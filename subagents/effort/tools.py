@@ -9,18 +9,18 @@ from typing import Any
 from django.db import transaction
 
 from mcpregistry.calls.call import Call
-from mcpregistry.calls.catalog import Offer, Source
+from mcpregistry.calls.catalog import ToolOffer, ToolSource
 from mcpregistry.calls.pipeline import Dispatcher
-from mcpregistry.db import database_now, db_call
+from mcpregistry.db import db_call, read_database_now
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied, SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec
+from mcpregistry.domain.snapshot_specs import RUNS, AgentSpec, EndpointSpec
 from mcpregistry.models import Conversation
 from mcpregistry.models.conversation import LONGEST_MESSAGE, MessageKind
 from mcpregistry.services.conversations import lifecycle, messages
 from subagents import own_tools
 from subagents.models import EffortAgent
-from subagents.own_tools import listing, said
+from subagents.own_tools import listing, make_result
 from subagents.services.offers import speaks
 
 KIND = "effort"
@@ -67,9 +67,9 @@ class ConversationTools:
 
     kind = KIND
 
-    def offers(
+    def list_offers(
         self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
-    ) -> Iterable[Offer]:
+    ) -> Iterable[ToolOffer]:
         """All of them, in runs of hosted agents."""
         return _OFFERS if endpoint.slug == RUNS.slug and speaks(snapshot, agent.slug) else ()
 
@@ -78,10 +78,10 @@ class ConversationTools:
         agent = call.request.catalogue.agent.slug
         conversation = call.request.conversation
         try:
-            return said(
+            return make_result(
                 {
                     "done": await db_call(
-                        _act,
+                        _run_tool,
                         call.entry.offer.tool.name,
                         agent,
                         conversation,
@@ -90,18 +90,18 @@ class ConversationTools:
                 }
             )
         except SlipsnisseError as error:
-            return own_tools.refused(error)
+            return own_tools.make_refusal(error)
 
 
-def effort_source(engine: object) -> tuple[Source, Dispatcher]:
+def effort_source(engine: object) -> tuple[ToolSource, Dispatcher]:
     """The source and its dispatcher for an engine; registered with
-    ``calls.more_sources.add_source``."""
+    ``calls.source_registry.add_source``."""
     served = ConversationTools()
     return served, served
 
 
 @transaction.atomic
-def _act(name: str, agent: str, conversation: str, given: Mapping[str, Any]) -> str:
+def _run_tool(name: str, agent: str, conversation: str, given: Mapping[str, Any]) -> str:
     row = (
         Conversation.objects.select_related("agent")
         .filter(pk=conversation, agent__slug=agent)
@@ -114,12 +114,12 @@ def _act(name: str, agent: str, conversation: str, given: Mapping[str, Any]) -> 
         )
     match name:
         case "respond":
-            messages.say(
+            messages.add_message(
                 conversation=row, kind=MessageKind.OUT, text=given["text"], author=f"agent:{agent}"
             )
             return "The message was sent."
         case "think":
-            messages.say(
+            messages.add_message(
                 conversation=row,
                 kind=MessageKind.THOUGHT,
                 text=given["text"],
@@ -127,19 +127,19 @@ def _act(name: str, agent: str, conversation: str, given: Mapping[str, Any]) -> 
             )
             return "The thought was stored."
         case "end_conversation":
-            lifecycle.end(conversation=row, actor=f"agent:{agent}")
+            lifecycle.end_conversation(conversation=row, actor=f"agent:{agent}")
             return "The conversation has ended."
         case "snooze_conversation":
-            until = database_now() + timedelta(seconds=given["seconds"])
+            until = read_database_now() + timedelta(seconds=given["seconds"])
             Conversation.objects.filter(pk=row.pk).update(snoozed_until=until)
             return f"The conversation is ignored until {until.isoformat(timespec='seconds')}."
         case "select_conversation":
-            return _selected(agent, given["id"])
+            return _select_conversation(agent, given["id"])
         case _:
-            return _awaiting(agent, given["level"])
+            return _list_awaiting(agent, given["level"])
 
 
-def _selected(agent: str, conversation: str) -> str:
+def _select_conversation(agent: str, conversation: str) -> str:
     if (
         conversation
         and not Conversation.objects.open().filter(pk=conversation, agent__slug=agent).exists()
@@ -154,7 +154,7 @@ def _selected(agent: str, conversation: str) -> str:
     )
 
 
-def _awaiting(agent: str, level: float) -> str:
+def _list_awaiting(agent: str, level: float) -> str:
     loop = EffortAgent.objects.select_related("expert__agent__energy_pool").get(
         expert__agent__slug=agent
     )

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from subagents.domain.formats import AnswerFormat
-from subagents.headends.asking import ChatMessage, invalid_request, read_messages, read_text
+from subagents.headends.chat_arguments import ChatMessage, invalid_request, read_messages, read_text
 from subagents.headends.errors import HeadendError
 from subagents.headends.openai import answer_text, read_answer_format
-from subagents.headends.session import Reply, Usage
-from subagents.llm.scripted.pieces import event, pieces
+from subagents.headends.queued_request import RunReply, RunUsage
+from subagents.llm.scripted.stream_pieces import event, pieces
 
 _TYPES = {
     400: "invalid_request_error",
@@ -56,14 +56,14 @@ def error_body(error: HeadendError, request: str = "") -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Message:
+class MessageRenderer:
     """The renderer of one message."""
 
     waiting_status: ClassVar[int] = 200
     model: str
     max_tokens: int  # tokens
 
-    def render(self, call: str, reply: Reply) -> dict[str, Any]:
+    def render(self, call: str, reply: RunReply) -> dict[str, Any]:
         """``message``."""
         text = [{"type": "text", "text": answer_text(reply)}]
         return self._message(call, reply.usage) | {"content": text, "stop_reason": _stop(reply)}
@@ -71,7 +71,7 @@ class Message:
     def render_start(self, call: str) -> bytes:
         """Return ``message_start``. Its usage is 0, because the usage is known at the end of the
         run."""
-        start = self._message(call, Usage()) | {"content": [], "stop_reason": None}
+        start = self._message(call, RunUsage()) | {"content": [], "stop_reason": None}
         block = {
             "type": "content_block_start",
             "index": 0,
@@ -85,7 +85,7 @@ class Message:
         """``ping``."""
         return event({"type": "ping"}, "ping")
 
-    def render_end(self, call: str, reply: Reply) -> Iterator[bytes]:
+    def render_end(self, call: str, reply: RunReply) -> Iterator[bytes]:
         """Yield the text, the stop reason and the usage."""
         for piece in pieces(answer_text(reply)):
             delta = {"type": "text_delta", "text": piece}
@@ -103,7 +103,7 @@ class Message:
         """Return an error event. The official client raises it."""
         return event(error_body(error, request), "error")
 
-    def _message(self, call: str, used: Usage) -> dict[str, Any]:
+    def _message(self, call: str, used: RunUsage) -> dict[str, Any]:
         return {
             "id": f"msg_{call}",
             "type": "message",
@@ -114,7 +114,9 @@ class Message:
         }
 
 
-def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], AnswerFormat, Message]:
+def read_request(
+    body: Mapping[str, Any],
+) -> tuple[list[ChatMessage], AnswerFormat, MessageRenderer]:
     """Read a request for a message. Raises HeadendError (400)."""
     most = body.get("max_tokens")
     if type(most) is not int or most < 1:
@@ -126,7 +128,7 @@ def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], AnswerForm
     return (
         read_chat(body),
         read_answer_format(wanted, "output_config.format"),
-        Message(str(body.get("model")), most),
+        MessageRenderer(str(body.get("model")), most),
     )
 
 
@@ -138,7 +140,7 @@ def read_chat(body: Mapping[str, Any]) -> list[ChatMessage]:
     )
 
 
-def usage(used: Usage) -> dict[str, Any]:
+def usage(used: RunUsage) -> dict[str, Any]:
     """Return the usage in the form of this API, which counts cached tokens separately."""
     return {
         "input_tokens": used.input - used.cached,
@@ -148,5 +150,5 @@ def usage(used: Usage) -> dict[str, Any]:
     }
 
 
-def _stop(reply: Reply) -> str:
+def _stop(reply: RunReply) -> str:
     return "max_tokens" if reply.finish == "length" else "end_turn"

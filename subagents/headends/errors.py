@@ -8,9 +8,9 @@ run: a failed run is reported as 422, and every error after the start of a run h
 from __future__ import annotations
 
 from mcpregistry.api.errors import status_of
-from mcpregistry.domain.errors import Busy, Conflict, SlipsnisseError
+from mcpregistry.domain.errors import Conflict, QueueFullError, SlipsnisseError
 from mcpregistry.services.records.idempotency import KeyReused
-from subagents.services.headends.places import PlaceTaken
+from subagents.services.headends.queue_places import PlaceTaken
 
 _OF_CODE = {
     "NOT_FOUND": 404,
@@ -71,7 +71,7 @@ class HeadendError(Exception):
 def from_error(error: SlipsnisseError, *, started: bool = False) -> HeadendError:
     """Convert one of our errors."""
     status = _OF_CODE.get(error.code) or status_of(error)
-    if isinstance(error, Busy | Conflict):
+    if isinstance(error, QueueFullError | Conflict):
         status = {503: 429}.get(status, status) if not started else 422
     final = isinstance(error, KeyReused | PlaceTaken)
     return HeadendError(

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from subagents.domain.formats import JSON, OWN_FORMAT, AnswerFormat
-from subagents.headends.asking import ChatMessage, invalid_request, read_messages
+from subagents.headends.chat_arguments import ChatMessage, invalid_request, read_messages
 from subagents.headends.errors import HeadendError
-from subagents.headends.session import Reply, Usage
-from subagents.llm.scripted.pieces import event, pieces
+from subagents.headends.queued_request import RunReply, RunUsage
+from subagents.llm.scripted.stream_pieces import event, pieces
 
 OWNER = "slipsnisse"
 _TYPES = {
@@ -63,7 +63,7 @@ class Completion:
     with_usage: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def render(self, call: str, reply: Reply) -> dict[str, Any]:
+    def render(self, call: str, reply: RunReply) -> dict[str, Any]:
         """``chat.completion``."""
         message = {"role": "assistant", "content": answer_text(reply), "refusal": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply)}
@@ -80,7 +80,7 @@ class Completion:
         """Return a comment, which clients skip."""
         return comment(status)
 
-    def render_end(self, call: str, reply: Reply) -> Iterator[bytes]:
+    def render_end(self, call: str, reply: RunReply) -> Iterator[bytes]:
         """Yield the text, the finish reason and, if requested, the usage."""
         for piece in pieces(answer_text(reply)):
             yield self._chunk(call, {"content": piece})
@@ -144,12 +144,12 @@ def read_answer_format(found: object, place: str) -> AnswerFormat:
     return AnswerFormat(JSON, schema)
 
 
-def answer_text(reply: Reply) -> str:
+def answer_text(reply: RunReply) -> str:
     """Return the answer as text. If JSON was requested, it is only the JSON."""
     return reply.structured or reply.text
 
 
-def usage(used: Usage) -> dict[str, Any]:
+def usage(used: RunUsage) -> dict[str, Any]:
     """Return the usage in the form of chat completions."""
     return {
         "prompt_tokens": used.input,
@@ -162,8 +162,8 @@ def usage(used: Usage) -> dict[str, Any]:
 
 def comment(text: str) -> bytes:
     """Return a comment of a stream. It is one line, whatever names it contains."""
-    return f": {printable(text, 300)}\n\n".encode()
+    return f": {show_invisible_characters(text, 300)}\n\n".encode()
 
 
-def _finish(reply: Reply) -> str:
+def _finish(reply: RunReply) -> str:
     return "length" if reply.finish == "length" else "stop"

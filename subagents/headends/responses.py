@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from subagents.domain.formats import AnswerFormat
-from subagents.headends.asking import ChatMessage, invalid_request, read_messages, read_text
+from subagents.headends.chat_arguments import ChatMessage, invalid_request, read_messages, read_text
 from subagents.headends.errors import HeadendError
 from subagents.headends.openai import answer_text, comment, read_answer_format
-from subagents.headends.session import Reply, Usage
-from subagents.llm.scripted.pieces import event, pieces
+from subagents.headends.queued_request import RunReply, RunUsage
+from subagents.llm.scripted.stream_pieces import event, pieces
 
 
 @dataclass
-class Response:
+class ResponseRenderer:
     """The renderer of one response. Events are numbered in the order in which they are sent."""
 
     waiting_status: ClassVar[int] = 200
@@ -31,7 +31,7 @@ class Response:
     _sent: int = 0
     _call: str = ""
 
-    def render(self, call: str, reply: Reply) -> dict[str, Any]:
+    def render(self, call: str, reply: RunReply) -> dict[str, Any]:
         """``response``."""
         cut = reply.finish == "length"
         done = {
@@ -54,7 +54,7 @@ class Response:
         """Return a comment, which clients skip."""
         return comment(status)
 
-    def render_end(self, call: str, reply: Reply) -> Iterator[bytes]:
+    def render_end(self, call: str, reply: RunReply) -> Iterator[bytes]:
         """Yield one message with one text, then the whole response."""
         status = "incomplete" if reply.finish == "length" else "completed"
         text = answer_text(reply)
@@ -124,7 +124,9 @@ def _error_code(error: HeadendError) -> str:
     return "rate_limit_exceeded" if error.status == 429 else "server_error"
 
 
-def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], AnswerFormat, Response]:
+def read_request(
+    body: Mapping[str, Any],
+) -> tuple[list[ChatMessage], AnswerFormat, ResponseRenderer]:
     """Read a request for a response. Raises HeadendError (400)."""
     for name in ("previous_response_id", "conversation", "prompt"):
         if body.get(name):
@@ -144,7 +146,7 @@ def read_request(body: Mapping[str, Any]) -> tuple[list[ChatMessage], AnswerForm
     return (
         first + _input(body.get("input")),
         kind,
-        Response(str(body.get("model")), instructions or None),
+        ResponseRenderer(str(body.get("model")), instructions or None),
     )
 
 
@@ -172,7 +174,7 @@ def _reference_refused(name: str) -> HeadendError:
     )
 
 
-def usage(used: Usage) -> dict[str, Any]:
+def usage(used: RunUsage) -> dict[str, Any]:
     """Return the usage in the form of responses."""
     return {
         "input_tokens": used.input,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mcpregistry.domain.errors import ArgumentsInvalid
-from mcpregistry.domain.text.canonical import stored
-from subagents.domain.coercion import coerced
+from mcpregistry.domain.text.canonical import encode_lossy_json
+from subagents.domain.coercion import coerce_arguments
 from subagents.domain.formats import (
     FORMAT,
     FORMATS,
@@ -25,10 +25,10 @@ from subagents.domain.formats import (
     AnswerFormat,
     takes_formats,
 )
-from subagents.headends.asking import find_text_argument
+from subagents.headends.chat_arguments import find_text_argument
 from subagents.headends.errors import HeadendError, from_error
-from subagents.headends.session import Reply
-from subagents.headends.wire import Exchange
+from subagents.headends.http_exchange import HttpExchange
+from subagents.headends.queued_request import RunReply
 
 QUESTION = "q"
 _TYPES = {
@@ -39,7 +39,7 @@ _TYPES = {
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnswerRenderer:
     """The renderer of one answer. ``form`` is text, markdown or json."""
 
     waiting_status: ClassVar[int] = 202  # Accepted: the run continues
@@ -51,7 +51,7 @@ class Answer:
     def headers(self) -> list[tuple[bytes, bytes]]:
         return [(b"content-type", _TYPES[self.form])]
 
-    def render(self, call: str, reply: Reply) -> bytes:
+    def render(self, call: str, reply: RunReply) -> bytes:
         """Return the text. As JSON it comes with the run, the finish reason and the usage."""
         if self.form != JSON:
             return reply.text.encode()
@@ -65,7 +65,7 @@ class Answer:
         }
         if reply.structured:
             facts["answer"] = json.loads(reply.structured)
-        return stored(facts).encode()
+        return encode_lossy_json(facts).encode()
 
     def render_start(self, call: str) -> bytes:
         """Not used: this interface does not stream."""
@@ -75,7 +75,7 @@ class Answer:
         """Not used: this interface does not stream."""
         return b""
 
-    def render_end(self, call: str, reply: Reply) -> Iterator[bytes]:
+    def render_end(self, call: str, reply: RunReply) -> Iterator[bytes]:
         """Not used: this interface does not stream."""
         yield b""
 
@@ -90,11 +90,11 @@ def error_body(error: HeadendError, request: str = "") -> dict[str, Any]:
 
 
 async def read_request(
-    exchange: Exchange, expert: str, schema: Mapping[str, Any]
-) -> tuple[dict[str, Any], AnswerFormat, Answer]:
+    exchange: HttpExchange, expert: str, schema: Mapping[str, Any]
+) -> tuple[dict[str, Any], AnswerFormat, AnswerRenderer]:
     """Read a request. Raises HeadendError."""
     given = (
-        await _posted(exchange, schema)
+        await _read_posted_arguments(exchange, schema)
         if exchange.method == "POST"
         else _of_address(exchange.query, schema)
     )
@@ -115,14 +115,16 @@ async def read_request(
     asked = AnswerFormat("" if form == JSON else form)
     if wish is not None:
         asked = AnswerFormat(JSON, wish)
-    return given, asked, Answer(expert, form)
+    return given, asked, AnswerRenderer(expert, form)
 
 
-async def _posted(exchange: Exchange, schema: Mapping[str, Any]) -> dict[str, Any]:
+async def _read_posted_arguments(
+    exchange: HttpExchange, schema: Mapping[str, Any]
+) -> dict[str, Any]:
     if exchange.header(b"content-type").startswith("text/"):
-        text = (await exchange.body()).decode("utf-8", "replace")
+        text = (await exchange.read_body()).decode("utf-8", "replace")
         return {_question(schema): text}
-    return await exchange.json()
+    return await exchange.read_json()
 
 
 def _of_address(query: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,7 +137,7 @@ def _of_address(query: Mapping[str, str], schema: Mapping[str, Any]) -> dict[str
     }
     if QUESTION in query and QUESTION not in known:
         given[_question(schema)] = query[QUESTION]
-    return coerced(schema, given)[0]
+    return coerce_arguments(schema, given)[0]
 
 
 def _question(schema: Mapping[str, Any]) -> str:

@@ -13,12 +13,12 @@ from typing import Generic, TypeVar
 import structlog
 from django.db import OperationalError
 
-from mcpregistry.calls.watch.waiting import Watch
+from mcpregistry.calls.watch.state_watch import StateWatch
 from mcpregistry.database_errors import is_passing
-from mcpregistry.domain.errors import Busy
+from mcpregistry.domain.errors import QueueFullError
 from subagents.leased import leases
+from subagents.leased.database_retry import retry_while_unavailable
 from subagents.leased.leases import Lease, LostLease
-from subagents.leased.patience import patiently
 
 log = structlog.get_logger(__name__)
 W = TypeVar("W")
@@ -36,7 +36,7 @@ class Driver(ABC, Generic[W]):
 
     kind = "work"  # in the log
 
-    def __init__(self, wishes: Watch[W], nothing: W) -> None:
+    def __init__(self, wishes: StateWatch[W], nothing: W) -> None:
         self._wishes = wishes
         self._nothing = nothing
         self._driving: dict[str, asyncio.Task[bool]] = {}
@@ -64,7 +64,7 @@ class Driver(ABC, Generic[W]):
         """Somebody wished this while we worked; the work has been cut."""
 
     @abstractmethod
-    async def crashed(self, taken: Lease) -> None:
+    async def handle_crash(self, taken: Lease) -> None:
         """Our own code failed at it: end the row, for it would do so again."""
 
     # The driving
@@ -75,9 +75,9 @@ class Driver(ABC, Generic[W]):
             return
         task = asyncio.ensure_future(self.drive(key))
         self._driving[key] = task
-        task.add_done_callback(partial(self._left, key))
+        task.add_done_callback(partial(self._finish_task, key))
 
-    def _left(self, key: str, task: asyncio.Task[bool]) -> None:
+    def _finish_task(self, key: str, task: asyncio.Task[bool]) -> None:
         self._driving.pop(key, None)
         if task.cancelled():
             return
@@ -101,12 +101,12 @@ class Driver(ABC, Generic[W]):
         if taken is None:
             return False
         try:
-            await self._held(taken)
+            await self._work_with_lease(taken)
         except LostLease:
             log.info(f"{self.kind}.lost", key=key)
             await self._give_back(taken)  # of no effect unless it is ours still
             return True
-        except (asyncio.CancelledError, Busy):
+        except (asyncio.CancelledError, QueueFullError):
             await self._give_back(taken)
             raise
         except Exception as error:
@@ -115,14 +115,14 @@ class Driver(ABC, Generic[W]):
                 raise
             log.exception(f"{self.kind}.crashed", key=key)
             with suppress(LostLease):
-                await self.crashed(taken)
+                await self.handle_crash(taken)
         return False
 
-    async def _held(self, taken: Lease) -> None:
+    async def _work_with_lease(self, taken: Lease) -> None:
         """The work, with the lease kept alive beside it; a wish cuts it, down to what is out at a
         server."""
         work = asyncio.ensure_future(self.work(taken))
-        pulse = asyncio.ensure_future(self._pulse(taken))
+        pulse = asyncio.ensure_future(self._keep_lease(taken))
         try:
             await asyncio.wait({work, pulse}, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
@@ -130,13 +130,13 @@ class Driver(ABC, Generic[W]):
             wish = pulse.result()  # raises LostLease, or what kept it from being renewed
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
-            await patiently(partial(self.fulfil, taken, wish))
+            await retry_while_unavailable(partial(self.fulfil, taken, wish))
         finally:
             for task in (work, pulse):
                 task.cancel()
             await asyncio.gather(work, pulse, return_exceptions=True)
 
-    async def _pulse(self, taken: Lease) -> W:
+    async def _keep_lease(self, taken: Lease) -> W:
         """Keep the lease; returns when somebody wishes something. Raises LostLease.
 
         Nothing is asked between renewals: the feed tells of a wish. A database that is away is
@@ -146,7 +146,7 @@ class Driver(ABC, Generic[W]):
         renewed = time.monotonic()
         pause = self.renew_every()
         while (
-            wish := await self._wishes.until_not(taken.key, self._nothing, pause)
+            wish := await self._wishes.wait_for_change(taken.key, self._nothing, pause)
         ) == self._nothing:
             now = time.monotonic()
             try:

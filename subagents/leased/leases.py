@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from django.db import models
 from django.db.models import F, Q
 
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.prepared_queries import Given, Update
 
 LEASE = timedelta(seconds=10)
@@ -30,7 +30,7 @@ class LostLease(Exception):
 Rows = TypeVar("Rows", bound="models.QuerySet[Any]")
 
 
-def unclaimed(rows: Rows, before: datetime) -> Rows:
+def filter_unclaimed(rows: Rows, before: datetime) -> Rows:
     """Return those of ``rows`` that no worker has held since ``before``, although there was
     something to do."""
     free = Q(lease_until=None) | Q(lease_until__lt=before)
@@ -88,7 +88,9 @@ class Leases:
 
     def renew(self, lease: Lease) -> None:
         """Keep it for another ``LEASE``. Raises LostLease."""
-        if not self._renew(id=lease.key, fence=lease.fence, lease_until=database_now() + LEASE):
+        if not self._renew(
+            id=lease.key, fence=lease.fence, lease_until=read_database_now() + LEASE
+        ):
             raise LostLease(lease.key)
 
     def release(self, lease: Lease, *, wake_at: datetime | None = None, **values: Any) -> bool:
@@ -97,7 +99,11 @@ class Leases:
         ours = self._open.filter(pk=lease.key, fence=lease.fence)
         return bool(
             ours.update(
-                lease_until=None, worker="", wake_at=wake_at, idle_since=database_now(), **values
+                lease_until=None,
+                worker="",
+                wake_at=wake_at,
+                idle_since=read_database_now(),
+                **values,
             )
         )
 
@@ -110,6 +116,6 @@ class Leases:
             for key, fence, until in held.values_list("pk", "fence", "lease_until")
             if until
             and self._open.filter(pk=key, fence=fence, worker=worker).update(
-                lease_until=None, worker="", idle_since=min(until - LEASE, database_now())
+                lease_until=None, worker="", idle_since=min(until - LEASE, read_database_now())
             )
         ]

@@ -14,10 +14,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from subagents.domain.finish import Finish, finish_of
+from subagents.domain.finish_reasons import Finish, finish_of
 from subagents.domain.model_options import ClaudeThinking, claude_thinking, takes_temperature
 from subagents.domain.transcript import FAILED, STATE
-from subagents.llm.values import Message, Reply, Target, Tool, ToolUse, Usage
+from subagents.llm.model_values import Message, ModelReply, ModelTarget, TokenUsage, Tool, ToolUse
 
 _CACHED = {"cache_control": {"type": "ephemeral"}}
 _SENT = ("metadata", "service_tier", "top_k", "top_p")
@@ -30,7 +30,7 @@ _THOUGHT = ("thinking", "redacted_thinking")
 
 
 def request(
-    target: Target,
+    target: ModelTarget,
     messages: Sequence[Message],
     tools: Sequence[Tool],
     schema: Mapping[str, Any] | None,
@@ -62,7 +62,7 @@ def request(
     return body | _choice(target, tools) | _options(target, thinking)
 
 
-def _thinking(target: Target, messages: Sequence[Message]) -> ClaudeThinking | None:
+def _thinking(target: ModelTarget, messages: Sequence[Message]) -> ClaudeThinking | None:
     """None as well where the last answer was another model's, or was given without thinking.
 
     The API refuses a request that thinks while the tool calls under way were not thought about.
@@ -74,7 +74,7 @@ def _thinking(target: Target, messages: Sequence[Message]) -> ClaudeThinking | N
     return thinking if last.get(STATE) is not None else None
 
 
-def _options(target: Target, thinking: ClaudeThinking | None) -> dict[str, Any]:
+def _options(target: ModelTarget, thinking: ClaudeThinking | None) -> dict[str, Any]:
     given = target.options
     found = {name: given[name] for name in _SENT if name in given}
     if "stop" in given:
@@ -90,7 +90,7 @@ def _options(target: Target, thinking: ClaudeThinking | None) -> dict[str, Any]:
     return found
 
 
-def _choice(target: Target, tools: Sequence[Tool]) -> dict[str, Any]:
+def _choice(target: ModelTarget, tools: Sequence[Tool]) -> dict[str, Any]:
     if not tools:
         return {}
     choice: dict[str, Any] = (
@@ -152,7 +152,7 @@ def _answer(message: Message, *, thinks: bool) -> Iterator[dict[str, Any]]:
     """As it was given, block by block, where it was this very model's; else its text and calls."""
     calls = {call["id"]: call for call in message.get("tool_calls") or ()}
     if thinks and (state := message.get(STATE)) is not None:
-        yield from _as_given(state, calls)
+        yield from _drop_unmade_calls(state, calls)
         return
     if message.get("content"):
         yield {"type": "text", "text": message["content"]}
@@ -166,7 +166,9 @@ def _answer(message: Message, *, thinks: bool) -> Iterator[dict[str, Any]]:
         }
 
 
-def _as_given(state: Mapping[str, Any], calls: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _drop_unmade_calls(
+    state: Mapping[str, Any], calls: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     """Calls beyond what the run could make were dropped: a call without a result would be
     refused."""
     ids = iter(calls)
@@ -190,7 +192,7 @@ def _result(message: Message) -> dict[str, Any]:
 # The answer
 
 
-def reply(response: Mapping[str, Any], target: Target) -> Reply:
+def reply(response: Mapping[str, Any], target: ModelTarget) -> ModelReply:
     """Raises KeyError or TypeError for what is no message."""
     content = list(response["content"])
     text = "".join(block["text"] for block in content if block["type"] == "text")
@@ -200,7 +202,7 @@ def reply(response: Mapping[str, Any], target: Target) -> Reply:
         if block["type"] == "tool_use"
     )
     thinks = claude_thinking(target.model, target.options, target.max_output) is not None
-    return Reply(
+    return ModelReply(
         text=text,
         calls=calls,
         usage=_usage(response.get("usage") or {}, content),
@@ -219,13 +221,13 @@ def _finish(reason: str | None, text: str, calls: int) -> Finish:
     )
 
 
-def _usage(usage: Mapping[str, Any], content: Sequence[Mapping[str, Any]]) -> Usage:
+def _usage(usage: Mapping[str, Any], content: Sequence[Mapping[str, Any]]) -> TokenUsage:
     """Anthropic counts what came from the cache and went into it beside the input, and thinking
     within the output."""
     read = usage.get("cache_read_input_tokens") or 0
     written = usage.get("cache_creation_input_tokens") or 0
     output = usage.get("output_tokens") or 0
-    return Usage(
+    return TokenUsage(
         input=(usage.get("input_tokens") or 0) + read + written,
         output=output,
         cached=read,

@@ -13,10 +13,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from subagents.domain.finish import finish_of
+from subagents.domain.finish_reasons import finish_of
 from subagents.domain.model_options import Options, gemini_thinking
 from subagents.domain.transcript import FAILED, STATE, failure
-from subagents.llm.values import Message, Reply, Target, Tool, ToolUse, Usage
+from subagents.llm.model_values import Message, ModelReply, ModelTarget, TokenUsage, Tool, ToolUse
 
 PREFIXES = {
     "openai": "openai",
@@ -39,7 +39,7 @@ _REASONED = ("reasoning_content", "reasoning", "reasoning_details")
 
 
 def request(
-    target: Target,
+    target: ModelTarget,
     messages: Sequence[Message],
     tools: Sequence[Tool],
     schema: Mapping[str, Any] | None,
@@ -49,7 +49,7 @@ def request(
     # Copies, because some adapters rewrite the caller's schemas in place.
     asked: dict[str, Any] = {
         "model": f"{PREFIXES[target.kind]}/{target.model}",
-        "messages": _filled([_message(target.kind, message) for message in messages]),
+        "messages": _fill_reasoning([_message(target.kind, message) for message in messages]),
         "temperature": target.temperature,
         "max_tokens": target.max_output,
     }
@@ -65,7 +65,7 @@ def request(
     )
 
 
-def _of_others(target: Target, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _of_others(target: ModelTarget, asked: Mapping[str, Any]) -> dict[str, Any]:
     options = dict(target.options)
     if target.kind == "ollama":
         return options
@@ -85,7 +85,7 @@ def _cache_key(asked: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(beginning, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _of_gemini(target: Target, asked: dict[str, Any]) -> dict[str, Any]:
+def _of_gemini(target: ModelTarget, asked: dict[str, Any]) -> dict[str, Any]:
     """In its own words, because litellm drops options, and makes system prompts user texts, of
     models it does not know."""
     given = target.options
@@ -123,7 +123,7 @@ def _message(kind: str, message: Message) -> dict[str, Any]:
     return found
 
 
-def _filled(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _fill_reasoning(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """DeepSeek wants reasoning beside every call in a history, also beside those that another model
     has asked for."""
     if any("reasoning_content" in message for message in messages):
@@ -146,14 +146,14 @@ def _sign(message: dict[str, Any], state: Mapping[str, Any]) -> None:
 # The answer
 
 
-def reply(response: Any, target: Target) -> Reply:
+def reply(response: Any, target: ModelTarget) -> ModelReply:
     """Raises AttributeError, IndexError or TypeError for what is no answer."""
     choice = response.choices[0]
     message = choice.message
     calls = tuple(_call(index, call) for index, call in enumerate(message.tool_calls or []))
     refusal = str(_own(message).get("refusal") or "")
     text = message.content or refusal
-    return Reply(
+    return ModelReply(
         text=text,
         calls=calls,
         usage=_usage(getattr(response, "usage", None)),
@@ -198,12 +198,12 @@ def _signatures(message: Any) -> dict[str, Any] | None:
     return {"calls": calls, "text": text} if text or any(calls) else None
 
 
-def _usage(usage: Any) -> Usage:
+def _usage(usage: Any) -> TokenUsage:
     if usage is None:
-        return Usage()
+        return TokenUsage()
     details = getattr(usage, "prompt_tokens_details", None)
     spent = getattr(usage, "completion_tokens_details", None)
-    return Usage(
+    return TokenUsage(
         input=usage.prompt_tokens or 0,
         output=usage.completion_tokens or 0,
         cached=getattr(details, "cached_tokens", None) or 0,

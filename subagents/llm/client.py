@@ -20,12 +20,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from mcpregistry.collector import lasting
+from mcpregistry.garbage_collection import freeze_afterwards
 from subagents.domain.model_errors import ErrorKind, ModelError
 from subagents.llm import anthropic, chat
-from subagents.llm.failures import translated
-from subagents.llm.parts import join_parts
-from subagents.llm.values import Message, Reply, Target, Tool
+from subagents.llm.failures import translate_error
+from subagents.llm.model_values import Message, ModelReply, ModelTarget, Tool
+from subagents.llm.text_parts import join_parts
 
 if TYPE_CHECKING:
     from mcpregistry.downstream.http_client.httpx_transport import ObservedRequest
@@ -43,13 +43,13 @@ _NO_KEY = "none"  # with no key at all litellm would take one from our environme
 
 
 async def complete(
-    target: Target,
+    target: ModelTarget,
     messages: Sequence[Message],
     tools: Sequence[Tool] = (),
     *,
     response_schema: Mapping[str, Any] | None = None,
-    trace: Callable[[Target, Sequence[ObservedRequest]], Awaitable[None]] | None = None,
-) -> Reply:
+    trace: Callable[[ModelTarget, Sequence[ObservedRequest]], Awaitable[None]] | None = None,
+) -> ModelReply:
     """One turn. Messages and tools are in OpenAI's shape. Raises ModelError; cancelling drops the
     line.
 
@@ -60,7 +60,7 @@ async def complete(
     model, and that a tool has failed.
     """
     litellm = await ready()
-    from subagents.llm import guarded  # brings httpx along, which is litellm's
+    from subagents.llm import guarded_transport  # brings httpx along, which is litellm's
 
     wire, ask = (
         (anthropic, litellm.anthropic_messages)
@@ -69,9 +69,11 @@ async def complete(
     )
     request = wire.request(target, messages, tools, response_schema) | _common(target)
     observed: list[ObservedRequest] = []
-    way = guarded.Way(target.networks, join_parts, observed if trace is not None else None)
+    way = guarded_transport.GuardedRoute(
+        target.networks, join_parts, observed if trace is not None else None
+    )
     try:
-        with way.taken():
+        with way.activate_route():
             # some adapters ignore the timeout they are given
             async with asyncio.timeout(target.timeout + 1):
                 response = await ask(**request)
@@ -82,7 +84,9 @@ async def complete(
             status=408,
         ) from None
     except Exception as error:  # noqa: BLE001 - whatever an adapter raises, the run must hear it in our words
-        raise (guarded.failure(way) or translated(error, target, way.status)) from None
+        raise (
+            guarded_transport.failure(way) or translate_error(error, target, way.status)
+        ) from None
     finally:
         if trace is not None:
             await trace(target, observed)
@@ -97,25 +101,25 @@ async def complete(
 async def ready() -> ModuleType:
     """litellm, imported in a thread if that is still to do: leases are kept on this loop
     meanwhile."""
-    return loaded() if is_loaded() else await asyncio.to_thread(loaded)
+    return load_litellm() if is_loaded() else await asyncio.to_thread(load_litellm)
 
 
 def is_loaded() -> bool:
     """Whether a turn can begin at once, or waits for the import of litellm first: a second or
     two."""
-    return bool(loaded.cache_info().currsize)
+    return bool(load_litellm.cache_info().currsize)
 
 
 @lru_cache(maxsize=1)
-def loaded() -> ModuleType:
+def load_litellm() -> ModuleType:
     """litellm, imported once with everything off that would act behind our back. Takes seconds."""
     os.environ.update(_SWITCHES)
-    with lasting():
+    with freeze_afterwards():
         import litellm
         import openai.resources.chat  # noqa: F401 - else the first request does, on the event loop
         from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 
-        from subagents.llm import guarded
+        from subagents.llm import guarded_transport
 
     # Where tiktoken finds its tables; it would download them. litellm says so itself only with one
     # of 50 MB loaded.
@@ -129,7 +133,7 @@ def loaded() -> ModuleType:
     logging.getLogger("LiteLLM").setLevel(logging.ERROR)
     for hooks in ("callbacks", "success_callback", "failure_callback", "_async_success_callback"):
         getattr(litellm, hooks, []).clear()
-    guarded.install(litellm, AsyncHTTPHandler)
+    guarded_transport.install(litellm, AsyncHTTPHandler)
     litellm.ModelResponse()  # its types are put together now, not within the first answer
     return litellm
 
@@ -137,10 +141,10 @@ def loaded() -> ModuleType:
 async def close() -> None:
     """Close the connections of this loop; the worker calls it once, when it stops."""
     if is_loaded():
-        await loaded().close_litellm_async_clients()
+        await load_litellm().close_litellm_async_clients()
 
 
-def _common(target: Target) -> dict[str, Any]:
+def _common(target: ModelTarget) -> dict[str, Any]:
     common: dict[str, Any] = {
         "api_key": target.key or _NO_KEY,
         "timeout": target.timeout,
@@ -155,7 +159,7 @@ def _common(target: Target) -> dict[str, Any]:
     return common
 
 
-def _base(target: Target) -> str:
+def _base(target: ModelTarget) -> str:
     """The address in the form that the adapter wants: the one for Google adds no version by
     itself."""
     base = target.base_url.rstrip("/")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
 from subagents.domain.model_errors import ErrorKind, ModelError, classify
-from subagents.llm.values import Target
+from subagents.llm.model_values import ModelTarget
 
 _LONGEST_MESSAGE = 500
 _OWN_WORDS = {
@@ -27,7 +27,9 @@ _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)
 _RETRY_DELAY = re.compile(r'"retryDelay":\s*"(\d+(?:\.\d+)?)s"')  # Google's RetryInfo, in the body
 
 
-def translated(error: Exception, target: Target, answered: int | None = None) -> ModelError:
+def translate_error(
+    error: Exception, target: ModelTarget, answered: int | None = None
+) -> ModelError:
     """Classes are not uniform over providers, so name, status and text are looked at together.
 
     ``answered``: the status that the provider has really sent. The library invents one for an
@@ -74,7 +76,7 @@ def _seconds(date: str) -> float | None:
         return None
 
 
-def _clean(text: str, target: Target) -> str:
+def _clean(text: str, target: ModelTarget) -> str:
     """Without the key, which some providers repeat in their refusal, and without litellm's own
     labels."""
     for secret in (target.key, *target.headers.values()):
@@ -82,7 +84,7 @@ def _clean(text: str, target: Target) -> str:
             text = text.replace(secret, "***")
     while (shorter := _LABEL.sub("", text.strip())) != text:
         text = shorter
-    return _without_traceback(_told(text))[:_LONGEST_MESSAGE]
+    return _without_traceback(_extract_message(text))[:_LONGEST_MESSAGE]
 
 
 def _without_traceback(text: str) -> str:
@@ -94,7 +96,7 @@ def _without_traceback(text: str) -> str:
     return f"The answer of the provider cannot be read{detail}."
 
 
-def _told(text: str) -> str:
+def _extract_message(text: str) -> str:
     """The message inside a provider's error body, if it is one."""
     try:
         body, _ = json.JSONDecoder().raw_decode(text)

@@ -33,10 +33,10 @@ def counter(tokenizer: str, model: str = "") -> Count:
         return _tiktoken(name.removeprefix("tiktoken:"))
     if name.split(":")[0] in ("anthropic", "claude"):
         return counter(REFERENCE)
-    return estimated
+    return estimate_tokens
 
 
-def estimated(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """A guess without a tokenizer: two characters for a token."""
     return (len(text) + 1) // 2
 
@@ -49,7 +49,7 @@ def _usual(model: str) -> str:
 def _tiktoken(name: str) -> Count:
     tables = _tables()
     if name not in _BUNDLED or tables is None:
-        return estimated
+        return estimate_tokens
     os.environ["TIKTOKEN_CACHE_DIR"] = str(tables)
     import tiktoken
 

@@ -18,27 +18,27 @@ from typing import Any
 import structlog
 
 from mcpregistry.calls.engine import Engine
-from mcpregistry.calls.watch.waiting import Watch
-from mcpregistry.db import database_now, db_call
+from mcpregistry.calls.watch.state_watch import StateWatch
+from mcpregistry.db import db_call, read_database_now
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.failpoints import failpoint
 from subagents.domain.maintenance import (
     STARTS_SERVER,
+    ControlRequest,
     Kind,
-    MessageKind,
+    RequestMessageKind,
     State,
     Substate,
-    Wish,
     energy_to_least,
 )
+from subagents.leased.database_retry import retry_while_unavailable
 from subagents.leased.driver import Driver
 from subagents.leased.leases import Lease
-from subagents.leased.patience import patiently
-from subagents.maintenance import by_model, queue, request_lease, supervision
+from subagents.maintenance import model_stage, queue, request_lease, supervision
+from subagents.maintenance.plan_steps import PlanStep
 from subagents.maintenance.plans import PLANS
 from subagents.maintenance.queue import AT_ONCE, STARTING
 from subagents.maintenance.request_lease import Meter
-from subagents.maintenance.steps import Step
 from subagents.models import MAINTENANCE_TOPIC, RUN_TOPIC, MaintenanceRequest, Run
 
 log = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ _CRASHED = (
 )
 
 
-class Manager(Driver[Wish]):
+class Manager(Driver[ControlRequest]):
     """One per worker process, on its event loop. ``look`` may be called as often as one likes.
 
     ``may_begin`` is asked in a database thread before a request is taken.
@@ -63,10 +63,12 @@ class Manager(Driver[Wish]):
     def __init__(
         self, engine: Engine, worker: str, *, may_begin: Callable[[str], bool] = lambda _: True
     ) -> None:
-        super().__init__(Watch(engine.feed, MAINTENANCE_TOPIC, _wishes), Wish.NONE)
+        super().__init__(
+            StateWatch(engine.feed, MAINTENANCE_TOPIC, _read_control_requests), ControlRequest.NONE
+        )
         self._engine = engine
         self._worker = worker
-        self._runs = Watch(engine.feed, RUN_TOPIC, _run_ends)
+        self._runs = StateWatch(engine.feed, RUN_TOPIC, _run_ends)
         self._may_begin = may_begin
         self._meters: dict[str, Meter] = {}
         self._looking: asyncio.Task[None] | None = None
@@ -88,13 +90,13 @@ class Manager(Driver[Wish]):
         if (room := AT_ONCE - len(self._driving)) <= 0:
             return
         try:
-            for key in await db_call(_due, room, list(self._driving)):
+            for key in await db_call(_list_due, room, list(self._driving)):
                 self.wake(key)
         except Exception:  # the database may be away; the clock looks again
             log.exception("maintenance.due_unread")
 
-    def _left(self, key: str, task: asyncio.Task[bool]) -> None:
-        super()._left(key, task)
+    def _finish_task(self, key: str, task: asyncio.Task[bool]) -> None:
+        super()._finish_task(key, task)
         if self._meters.pop(key, None) is not None:  # it was worked on: there is room for the next
             self.look()
 
@@ -106,7 +108,7 @@ class Manager(Driver[Wish]):
             failpoint("maintenance_leased")
         return taken
 
-    async def renew(self, taken: Lease) -> Wish:
+    async def renew(self, taken: Lease) -> ControlRequest:
         """Keep it and count the energy."""
         return await db_call(request_lease.renew, taken, self._meters[taken.key])
 
@@ -118,52 +120,61 @@ class Manager(Driver[Wish]):
         """Give it back."""
         await db_call(request_lease.release, taken)
 
-    async def fulfil(self, taken: Lease, wish: Wish) -> None:
+    async def fulfil(self, taken: Lease, wish: ControlRequest) -> None:
         """Pause, cancel or put it down. The run of a model ends first, and lets go of what it has
         started."""
         if run := await db_call(request_lease.cut_run, taken, self._meters[taken.key]):
-            await self._parted(taken, run)
+            await self._wait_for_run_end(taken, run)
         match wish:
-            case Wish.PAUSE:
-                await db_call(request_lease.paused, taken, self._meters[taken.key])
-            case Wish.HALT:
-                await db_call(request_lease.halted, taken, self._meters[taken.key])
+            case ControlRequest.PAUSE:
+                await db_call(request_lease.pause_request, taken, self._meters[taken.key])
+            case ControlRequest.HALT:
+                await db_call(request_lease.halt_request, taken, self._meters[taken.key])
             case _:
-                await db_call(request_lease.cancelled, taken, self._meters[taken.key])
+                await db_call(request_lease.cancel_request, taken, self._meters[taken.key])
 
-    async def _parted(self, taken: Lease, run: str) -> None:
+    async def _wait_for_run_end(self, taken: Lease, run: str) -> None:
         """The run has let go of what it has started. Until then nobody else may start its server:
         the lease is kept."""
         until = time.monotonic() + _PARTING
         while (
-            not await self._runs.until_not(run, False, CHARGED_EVERY) and time.monotonic() < until
+            not await self._runs.wait_for_change(run, False, CHARGED_EVERY)
+            and time.monotonic() < until
         ):
-            await patiently(partial(self.renew, taken))
+            await retry_while_unavailable(partial(self.renew, taken))
 
-    async def crashed(self, taken: Lease) -> None:
+    async def handle_crash(self, taken: Lease) -> None:
         """It failed."""
-        await db_call(request_lease.failed, taken, self._meters[taken.key], _CRASHED)
+        await db_call(request_lease.fail_request, taken, self._meters[taken.key], _CRASHED)
 
     async def work(self, taken: Lease) -> None:
         """Step after step, until it has ended or somebody wishes otherwise."""
         meter = self._meters[taken.key]
-        while isinstance(begun := await patiently(partial(db_call, _begin, taken, meter)), _Begun):
+        while isinstance(
+            begun := await retry_while_unavailable(partial(db_call, _begin, taken, meter)), _Begun
+        ):
             try:
-                outcome = await patiently(partial(self._act, begun))
+                outcome = await retry_while_unavailable(partial(self._act_on_step, begun))
                 failpoint("maintenance_acted")
-                await patiently(partial(db_call, _done, taken, meter, begun.step, outcome))
+                await retry_while_unavailable(
+                    partial(db_call, _record_step, taken, meter, begun.step, outcome)
+                )
             except SlipsnisseError as error:
-                await patiently(partial(db_call, request_lease.failed, taken, meter, str(error)))
+                await retry_while_unavailable(
+                    partial(db_call, request_lease.fail_request, taken, meter, str(error))
+                )
         if begun:
-            await patiently(partial(self.fulfil, taken, begun))
+            await retry_while_unavailable(partial(self.fulfil, taken, begun))
 
-    async def _act(self, begun: _Begun) -> Any:
+    async def _act_on_step(self, begun: _Begun) -> Any:
         model = begun.request.notes.get("model", {})
-        if begun.step is by_model.LEAVING:
-            return await self._runs.until_not(model["leaving"], False, CHARGED_EVERY)
-        if begun.step is by_model.STEP:
-            return await self._runs.until_not(
-                model["run"], False, max(0.0, await db_call(by_model.patience, model["run"]))
+        if begun.step is model_stage.LEAVING:
+            return await self._runs.wait_for_change(model["leaving"], False, CHARGED_EVERY)
+        if begun.step is model_stage.STEP:
+            return await self._runs.wait_for_change(
+                model["run"],
+                False,
+                max(0.0, await db_call(model_stage.compute_time_left, model["run"])),
             )
         return await begun.step.act(self._engine, begun.request)
 
@@ -171,34 +182,34 @@ class Manager(Driver[Wish]):
 @dataclass(frozen=True, slots=True)
 class _Begun:
     request: MaintenanceRequest
-    step: Step
+    step: PlanStep
 
 
-def _due(room: int, driven: list[str]) -> list[str]:
+def _list_due(room: int, driven: list[str]) -> list[str]:
     starting = (
         STARTING - MaintenanceRequest.objects.filter(pk__in=driven, kind__in=STARTS_SERVER).count()
     )
-    return queue.due(database_now(), room, starting=starting)
+    return queue.list_due_requests(read_database_now(), room, starting=starting)
 
 
-def _begin(taken: Lease, meter: Meter) -> _Begun | Wish:
+def _begin(taken: Lease, meter: Meter) -> _Begun | ControlRequest:
     """The next step, told to whoever asked; else what is wished instead, which is nothing once it
     has ended."""
     if MaintenanceRequest.objects.filter(
         pk=taken.key, fence=taken.fence, finished_at__isnull=False
     ).exists():
-        return Wish.NONE
-    with request_lease.fenced(taken, meter) as request:
+        return ControlRequest.NONE
+    with request_lease.fence_request(taken, meter) as request:
         if request.wish:
-            return Wish(request.wish)
-        if supervision.why_still(request):
-            return Wish.HALT
-        step = _next(request)
+            return ControlRequest(request.wish)
+        if supervision.explain_pause(request):
+            return ControlRequest.HALT
+        step = _choose_step(request)
         if request.message != step.says:
             MaintenanceRequest.objects.filter(pk=request.pk).update(message=step.says)
             queue.tell(
                 request,
-                MessageKind.STATUS,
+                RequestMessageKind.STATUS,
                 progress=request.progress,
                 step=step.name,
                 message=step.says,
@@ -210,13 +221,13 @@ def _take(key: str, worker: str, may_begin: Callable[[str], bool]) -> Lease | No
     return request_lease.take(key, worker=worker) if may_begin(key) else None
 
 
-def _next(request: MaintenanceRequest) -> Step:
+def _choose_step(request: MaintenanceRequest) -> PlanStep:
     """The model's stage, where that is due, or the plan's next step that no model has done; first a
     run has to end."""
     if queue.leaving(request):
-        return by_model.LEAVING
-    if by_model.is_due(request) and by_model.begin(request):
-        return by_model.STEP
+        return model_stage.LEAVING
+    if model_stage.is_due(request) and model_stage.begin(request):
+        return model_stage.STEP
     plan = PLANS[Kind(request.kind)]
     done = request.notes.get("done", ())
     skipped = 0
@@ -228,10 +239,10 @@ def _next(request: MaintenanceRequest) -> Step:
     return plan[request.step]
 
 
-def _done(taken: Lease, meter: Meter, step: Step, outcome: object) -> None:
+def _record_step(taken: Lease, meter: Meter, step: PlanStep, outcome: object) -> None:
     """What the step found, and that it is done. The last one ends the request."""
-    with request_lease.fenced(taken, meter) as request:
-        if request.wish == Wish.CANCEL:
+    with request_lease.fence_request(taken, meter) as request:
+        if request.wish == ControlRequest.CANCEL:
             queue.end(
                 request,
                 State.FAILED,
@@ -239,13 +250,13 @@ def _done(taken: Lease, meter: Meter, step: Step, outcome: object) -> None:
                 error=f"cancelled: {request.wish_reason}",
             )
             return
-        if step is by_model.LEAVING:  # whether it has left is looked at before the next
+        if step is model_stage.LEAVING:  # whether it has left is looked at before the next
             return
-        if step is by_model.STEP:
-            by_model.keep(request)
+        if step is model_stage.STEP:
+            model_stage.keep(request)
             MaintenanceRequest.objects.filter(pk=request.pk).update(notes=request.notes)
             return
-        told = by_model.told(request.notes)
+        told = model_stage.describe_model_stage(request.notes)
         step.keep(request, outcome)
         last = request.step + 1 == len(PLANS[Kind(request.kind)])
         MaintenanceRequest.objects.filter(pk=request.pk).update(
@@ -259,10 +270,10 @@ def _done(taken: Lease, meter: Meter, step: Step, outcome: object) -> None:
             log.info("maintenance.done", request=request.pk, what=request.kind)
 
 
-def _wishes(keys: list[str]) -> dict[str, Wish]:
+def _read_control_requests(keys: list[str]) -> dict[str, ControlRequest]:
     """What somebody wants of them."""
     rows = MaintenanceRequest.objects.filter(pk__in=keys).values_list("pk", "wish")
-    return {key: Wish(wish) for key, wish in rows}
+    return {key: ControlRequest(wish) for key, wish in rows}
 
 
 def _run_ends(keys: list[str]) -> dict[str, bool]:

@@ -18,7 +18,9 @@ def ask_new() -> list[str]:
     """Ask for the changes that are due; up to some seconds for each. Returns the servers' short
     names."""
     return [
-        found.server.slug for found in newer_images.newer() if not _was_asked(found) and _ask(found)
+        found.server.slug
+        for found in newer_images.list_newer_images()
+        if not _was_asked(found) and _ask(found)
     ]
 
 
@@ -29,32 +31,32 @@ def _was_asked(found: Newer) -> bool:
 
 
 def _ask(found: Newer) -> bool:
-    command = newer_images.command_of(found)
+    command = newer_images.build_newer_command(found)
     if command == found.server.command:
         _is_of_it(found)
         return False
-    return command is not None and _asked(found, command)
+    return command is not None and _ask_change(found, command)
 
 
 @transaction.atomic
 def _is_of_it(found: Newer) -> None:
     """The newer version has the same image, so nothing is asked of anybody, and not looked for
     again."""
-    server = _unchanged(found)
+    server = _lock_unchanged_server(found)
     entry = RegistryEntry.objects.filter(pk=found.entry.pk, status=Status.ACTIVE).first()
     if server is not None and entry is not None:
-        newer_images.moved(server, entry)
+        newer_images.move_server_to_entry(server, entry)
 
 
-def _unchanged(found: Newer) -> Server | None:
+def _lock_unchanged_server(found: Newer) -> Server | None:
     server = Server.objects.select_for_update(no_key=True).filter(pk=found.server.pk).first()
     return server if server is not None and server.command == found.server.command else None
 
 
 @transaction.atomic
-def _asked(found: Newer, command: list[str]) -> bool:
+def _ask_change(found: Newer, command: list[str]) -> bool:
     """Unless another process was quicker, or the server was changed meanwhile."""
-    server = _unchanged(found)
+    server = _lock_unchanged_server(found)
     if server is None or _was_asked(found):
         return False
     params = {

@@ -26,19 +26,19 @@ from mcpregistry.domain.errors import (
     ResourceLimit,
     TimedOut,
 )
-from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.domain.text.canonical import encode_canonical_json
 from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.models import Agent, Configuration, Server, ServerTest, Tool
 from mcpregistry.services.configuration.saving import check_fields
 from mcpregistry.services.servers import prober, trials
-from mcpregistry.services.servers.calls_of_tests import TEST, refuse_call
 from mcpregistry.services.servers.lifecycle import check_server
+from mcpregistry.services.servers.server_test_calls import TEST, refuse_call
 from mcpregistry.services.servers.targets import refuse_unless_runnable
 from subagents.domain.maintenance import SWITCH, Kind, Known, search
-from subagents.maintenance import listed
+from subagents.maintenance import registry_listings
 from subagents.maintenance import trials as trying
+from subagents.maintenance.plan_steps import PlanStep, load_server
 from subagents.maintenance.queue import servers_of
-from subagents.maintenance.steps import Step, server_of
 from subagents.maintenance.trials import call_maker
 from subagents.models import MaintenanceRequest, Proposal
 
@@ -73,7 +73,7 @@ _SPAWNED = {error.code for error in (TimedOut, ProtocolError, AuthFailed, Resour
 
 
 def _look_at_server(request: MaintenanceRequest, _: Any) -> None:
-    server = server_of(request)
+    server = load_server(request)
     refuse_unless_runnable(server)
     if tool := request.params.get("call_tool"):
         refuse_call(server, tool, request.params.get("call_arguments") or {})
@@ -83,8 +83,10 @@ def _look_at_server(request: MaintenanceRequest, _: Any) -> None:
 async def _probe(engine: Engine, request: MaintenanceRequest) -> TestReport:
     params = request.params
     tool = params.get("call_tool")
-    call = (tool, canonical(params.get("call_arguments") or {}).encode()) if tool else None
-    report = await prober.probed(
+    call = (
+        (tool, encode_canonical_json(params.get("call_arguments") or {}).encode()) if tool else None
+    )
+    report = await prober.probe_server(
         request.notes["server_id"],
         call,
         bool(params.get("in_sandbox")),
@@ -105,7 +107,7 @@ def _keep_test(request: MaintenanceRequest, report: TestReport) -> None:
     params = request.params
     now = timezone.now()
     test = ServerTest.objects.create(
-        server=server_of(request),
+        server=load_server(request),
         requested_at=request.created_at,
         started_at=now,
         verdict=ServerTest.Verdict.RUNNING,
@@ -166,10 +168,10 @@ def _report_test(request: MaintenanceRequest, _: Any) -> None:
 # search_servers: query, limit
 
 
-def found_for(request: MaintenanceRequest, query: str, limit: int) -> dict[str, Any]:
+def search_for_request(request: MaintenanceRequest, query: str, limit: int) -> dict[str, Any]:
     """The servers of this site that whoever asked knows of, and what registries list, best
     first."""
-    servers = _visible(request)
+    servers = _query_visible_servers(request)
     tools: dict[int, list[str]] = {}
     for key, name in Tool.objects.filter(server__in=servers, pinned__isnull=False).values_list(
         "server_id", "name"
@@ -184,7 +186,9 @@ def found_for(request: MaintenanceRequest, query: str, limit: int) -> dict[str, 
             {"server": match.slug, "score": match.score, "reasons": list(match.reasons)}
             for match in found
         ],
-        "registry_entries": listed.found(query, limit) if _may_search(request) else [],
+        "registry_entries": registry_listings.search_entries(query, limit)
+        if _may_search(request)
+        else [],
     }
 
 
@@ -197,19 +201,19 @@ def _may_search(request: MaintenanceRequest) -> bool:
 def _search(request: MaintenanceRequest, _: Any) -> None:
     query = str(request.params["query"])
     limit = min(int(request.params.get("limit") or 10), MOST_FOUND)
-    found = found_for(request, query, limit)
-    found["registry_entries"] = _chosen_first(request, found["registry_entries"])
+    found = search_for_request(request, query, limit)
+    found["registry_entries"] = _put_chosen_first(request, found["registry_entries"])
     registries = ", and its copies of registries" if _may_search(request) else _NO_REGISTRIES
     request.result = found | {"searched": f"the servers of this site{registries}"}
 
 
-def _chosen_first(
+def _put_chosen_first(
     request: MaintenanceRequest, entries: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """What a model has chosen, as registries list it now, before the others; it chooses only where
     it may search."""
     picked = (request.notes.get("model") or {}).get("chosen", ()) if _may_search(request) else ()
-    chosen = listed.told_of(picked)
+    chosen = registry_listings.describe_proposed_entries(picked)
     return [*chosen, *(each for each in entries if each not in chosen)]
 
 
@@ -221,12 +225,12 @@ def _look_for_namesake(request: MaintenanceRequest, _: Any) -> None:
     that there is one."""
     if not request.agent and Server.objects.filter(slug=request.server_slug).exists():
         raise Conflict(
-            error_texts.already_exists("server", request.server_slug),
+            error_texts.say_already_exists("server", request.server_slug),
             remedy=error_texts.CHOOSE_ANOTHER_NAME,
         )
     fields = request.params.get("fields") or {}
     if name := request.params.get("registry_name"):
-        listed.named(name)
+        registry_listings.find_by_name(name)
     if fields:
         check_server(_with(Server(slug=request.server_slug), fields))
 
@@ -238,14 +242,17 @@ def _propose_new(request: MaintenanceRequest, _: Any) -> None:
     name = request.params.get("registry_name")
     _propose(request, None, fields, request.params.get("purpose", ""))
     if name:
-        entries = listed.named(name)
+        entries = registry_listings.find_by_name(name)
     elif fields or not _may_search(request):
         return
     else:
-        entries = listed.fitting(
+        entries = registry_listings.fitting(
             request.server_slug, request.params.get("purpose", ""), MOST_PROPOSED
         )
-    request.result = {**(request.result or {}), "registry_entries": _chosen_first(request, entries)}
+    request.result = {
+        **(request.result or {}),
+        "registry_entries": _put_chosen_first(request, entries),
+    }
 
 
 # modify_server: server, fields, reason; remove_server: server, reason
@@ -253,7 +260,7 @@ def _propose_new(request: MaintenanceRequest, _: Any) -> None:
 
 def _check_change(request: MaintenanceRequest, _: Any) -> None:
     fields = {name: value for name, value in request.params["fields"].items() if name != SWITCH}
-    changed = _with(copy(server_of(request)), fields)
+    changed = _with(copy(load_server(request)), fields)
     check_server(changed)
     check_fields(changed)
 
@@ -261,7 +268,7 @@ def _check_change(request: MaintenanceRequest, _: Any) -> None:
 def _propose_change(request: MaintenanceRequest, _: Any) -> None:
     """Of an agent everything is proposed as it came: it must not find out by asking what a server's
     fields hold."""
-    server = server_of(request)
+    server = load_server(request)
     fields = request.params["fields"]
     same = {
         name
@@ -281,7 +288,7 @@ def _propose_change(request: MaintenanceRequest, _: Any) -> None:
 
 
 def _propose_removal(request: MaintenanceRequest, _: Any) -> None:
-    _propose(request, server_of(request), {}, request.params["reason"])
+    _propose(request, load_server(request), {}, request.params["reason"])
 
 
 def _propose(
@@ -301,56 +308,56 @@ def _propose(
     request.result = {"proposal": made.pk, "waits_for": "a person", "fields": dict(fields)}
 
 
-PLANS: Mapping[Kind, tuple[Step, ...]] = {
+PLANS: Mapping[Kind, tuple[PlanStep, ...]] = {
     Kind.TEST: (
-        Step("config", "Checking the configuration of the server.", 10, _look_at_server),
-        Step("probe", "Starting the server and reading its tools.", 70, _keep_test, _probe),
-        Step("report", "Writing the report.", 100, _report_test),
+        PlanStep("config", "Checking the configuration of the server.", 10, _look_at_server),
+        PlanStep("probe", "Starting the server and reading its tools.", 70, _keep_test, _probe),
+        PlanStep("report", "Writing the report.", 100, _report_test),
     ),
     Kind.TRY: (
-        Step("config", "Checking the configuration of the server.", 5, trying.look_at_server),
-        Step(
+        PlanStep("config", "Checking the configuration of the server.", 5, trying.look_at_server),
+        PlanStep(
             "legacy",
             "Starting the server in its sandbox with the session-based protocol.",
             35,
             trying.keep_start,
             trying.start_legacy,
         ),
-        Step(
+        PlanStep(
             "modern",
             "Starting the server in its sandbox with the stateless protocol.",
             65,
             trying.keep_start,
             trying.start_modern,
         ),
-        Step(
+        PlanStep(
             "open",
             "Checking whether the server needs network access.",
             80,
             trying.keep_open,
             trying.start_open,
         ),
-        Step(
+        PlanStep(
             "sessions",
             "Comparing the answers of the server in two sessions.",
             95,
             trying.keep_sessions,
             trying.compare_sessions,
         ),
-        Step("report", "Writing the report.", 100, trying.keep_report),
+        PlanStep("report", "Writing the report.", 100, trying.keep_report),
     ),
     Kind.SEARCH: (
-        Step("search", "Searching the servers of this site and its registries.", 100, _search),
+        PlanStep("search", "Searching the servers of this site and its registries.", 100, _search),
     ),
     Kind.ADD: (
-        Step("look", "Checking whether the server exists.", 40, _look_for_namesake),
-        Step("propose", "Writing the proposal.", 100, _propose_new),
+        PlanStep("look", "Checking whether the server exists.", 40, _look_for_namesake),
+        PlanStep("propose", "Writing the proposal.", 100, _propose_new),
     ),
     Kind.MODIFY: (
-        Step("check", "Checking whether the change can work.", 40, _check_change),
-        Step("propose", "Writing the proposal.", 100, _propose_change),
+        PlanStep("check", "Checking whether the change can work.", 40, _check_change),
+        PlanStep("propose", "Writing the proposal.", 100, _propose_change),
     ),
-    Kind.REMOVE: (Step("propose", "Writing the proposal.", 100, _propose_removal),),
+    Kind.REMOVE: (PlanStep("propose", "Writing the proposal.", 100, _propose_removal),),
 }
 
 
@@ -365,7 +372,7 @@ def _with(server: Server, fields: Mapping[str, Any]) -> Server:
     return server
 
 
-def _visible(request: MaintenanceRequest) -> QuerySet[Server]:
+def _query_visible_servers(request: MaintenanceRequest) -> QuerySet[Server]:
     """The servers that the one who asked knows of: an agent those that it may use, a person all."""
     if not request.agent:
         return Server.objects.all()

@@ -15,16 +15,16 @@ from django.db import transaction
 from django.utils import timezone
 
 from mcpregistry.domain import error_texts
+from mcpregistry.domain.caller_rights import Rights
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied, NotFound
-from mcpregistry.domain.rights import Rights
 from mcpregistry.models import RegistryEntry, Server
 from mcpregistry.services.records import audit
-from mcpregistry.services.registry import adding, newer_images
-from mcpregistry.services.registry.adding import Wish
+from mcpregistry.services.registry import add_entries, newer_images
+from mcpregistry.services.registry.add_entries import AddRequest
 from mcpregistry.services.servers import lifecycle
-from mcpregistry.services.servers.sandbox import usual_mode
-from subagents.domain.maintenance import SWITCH, Kind, MessageKind, ProposalState
-from subagents.maintenance import listed, queue, whitelist
+from mcpregistry.services.servers.sandbox import find_default_mode
+from subagents.domain.maintenance import SWITCH, Kind, ProposalState, RequestMessageKind
+from subagents.maintenance import queue, registry_listings, whitelist
 from subagents.models import Proposal
 
 # What the one who applies it needs besides the right to decide: that to do it by hand.
@@ -37,25 +37,27 @@ _RIGHTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenEntry:
     """The entry of a registry that a person takes for a new server, and what they entered for
     it."""
 
     entry: RegistryEntry
-    wish: Wish
+    wish: AddRequest
 
 
 @transaction.atomic
-def apply(*, proposal_id: int, user: User, actor: str, choice: Choice | None = None) -> Proposal:
+def apply(
+    *, proposal_id: int, user: User, actor: str, choice: ChosenEntry | None = None
+) -> Proposal:
     """Do it, as this person's own change. ``choice``: for a new server that is proposed from
     registries.
 
     Raises NotFound, Denied (they may not do that by hand), Conflict (decided already, or the server
     was changed since) and ConfigInvalid.
     """
-    proposal = _waiting(proposal_id)
+    proposal = _load_waiting_proposal(proposal_id)
     _check_choice(proposal, choice)
-    for right in (_RIGHTS[Kind(proposal.request.kind)], *whitelist.rights(proposal)):
+    for right in (_RIGHTS[Kind(proposal.request.kind)], *whitelist.list_needed_rights(proposal)):
         if not user.has_perm(right):
             raise Denied(
                 f"This proposal also requires the permission {right}.",
@@ -65,29 +67,35 @@ def apply(*, proposal_id: int, user: User, actor: str, choice: Choice | None = N
         case Kind.ADD:
             _add(proposal, actor) if choice is None else _add_chosen(proposal, choice, user, actor)
         case Kind.MODIFY:
-            _modify(_as_it_was(proposal), proposal, actor, user.has_perm)
+            _apply_modification(_load_original_server(proposal), proposal, actor, user.has_perm)
         case Kind.TRY:
-            server = _as_it_was(proposal)
+            server = _load_original_server(proposal)
             whitelist.apply(proposal, server, actor=actor, user=user)
             _change(server, proposal, actor, user.has_perm)
         case Kind.REMOVE:
-            lifecycle.delete_server(server=_as_it_was(proposal), actor=actor, rights=user.has_perm)
+            lifecycle.delete_server(
+                server=_load_original_server(proposal), actor=actor, rights=user.has_perm
+            )
             proposal.server = None
-    return _decided(proposal, ProposalState.APPLIED, actor)
+    return _record_decision(proposal, ProposalState.APPLIED, actor)
 
 
 @transaction.atomic
 def decline(*, proposal_id: int, actor: str) -> Proposal:
     """Leave everything as it is. Raises NotFound and Conflict (decided already)."""
-    return _decided(_waiting(proposal_id), ProposalState.DECLINED, actor)
+    return _record_decision(_load_waiting_proposal(proposal_id), ProposalState.DECLINED, actor)
 
 
-def _modify(server: Server, proposal: Proposal, actor: str, rights: Rights) -> None:
+def _apply_modification(server: Server, proposal: Proposal, actor: str, rights: Rights) -> None:
     key = proposal.request.params.get("entry")  # a newer image of a registry's
-    entry = None if key is None else newer_images.held(key, proposal.fields.get("command") or ())
+    entry = (
+        None
+        if key is None
+        else newer_images.lock_entry_for(key, proposal.fields.get("command") or ())
+    )
     _change(server, proposal, actor, rights)
     if entry is not None:
-        newer_images.moved(server, entry)
+        newer_images.move_server_to_entry(server, entry)
 
 
 def _change(server: Server, proposal: Proposal, actor: str, rights: Rights) -> None:
@@ -109,32 +117,38 @@ def _add(proposal: Proposal, actor: str) -> None:
             remedy=f'Choose an entry of a registry, or decline the proposal and add the server "{proposal.request.server_slug}" '
             "yourself.",
         )
-    usual = {"slug": proposal.request.server_slug, "source": "sub-agent", "sandbox": usual_mode()}
+    usual = {
+        "slug": proposal.request.server_slug,
+        "source": "sub-agent",
+        "sandbox": find_default_mode(),
+    }
     values: dict[str, Any] = usual | proposal.fields
     proposal.server = lifecycle.save_server(server=Server(**values), actor=actor)
 
 
-def _check_choice(proposal: Proposal, choice: Choice | None) -> None:
-    if choice is not None and choice.entry not in listed.proposed(proposal.request.result):
+def _check_choice(proposal: Proposal, choice: ChosenEntry | None) -> None:
+    if choice is not None and choice.entry not in registry_listings.find_proposed_entries(
+        proposal.request.result
+    ):
         raise Conflict(
             "The proposal does not contain this entry, or its registry no longer lists it.",
             remedy="Choose an entry of the proposal, or decline the proposal and add the entry yourself.",
         )
 
 
-def _add_chosen(proposal: Proposal, choice: Choice, user: User, actor: str) -> None:
+def _add_chosen(proposal: Proposal, choice: ChosenEntry, user: User, actor: str) -> None:
     """A server, or a package whose lock a person approves before a server is made of it."""
     wish = choice.wish
     if not wish.slug:
         wish = replace(wish, slug=proposal.request.server_slug)  # as the server was asked for
-    made = adding.add(entry=choice.entry, wish=wish, user=user, actor=actor)
+    made = add_entries.add_from_entry(entry=choice.entry, wish=wish, user=user, actor=actor)
     if isinstance(made, Server):
         proposal.server = made
     else:
         proposal.install = made
 
 
-def _as_it_was(proposal: Proposal) -> Server:
+def _load_original_server(proposal: Proposal) -> Server:
     server = Server.objects.select_for_update().filter(pk=proposal.server_id or 0).first()
     if server is None or not proposal.fits(server):
         raise Conflict(
@@ -144,13 +158,13 @@ def _as_it_was(proposal: Proposal) -> Server:
     return server
 
 
-def _waiting(proposal_id: int) -> Proposal:
+def _load_waiting_proposal(proposal_id: int) -> Proposal:
     rows = Proposal.objects.select_for_update(of=("self",)).select_related("request")
     proposal = rows.filter(pk=proposal_id).first()
     if proposal is None:
         raise NotFound(
-            error_texts.no_such_number("proposal", proposal_id),
-            remedy=error_texts.list_with("Approvals, Proposals of the sub-agent"),
+            error_texts.say_no_such_number("proposal", proposal_id),
+            remedy=error_texts.advise_list("Approvals, Proposals of the sub-agent"),
         )
     if proposal.state != ProposalState.WAITING:
         raise Conflict(
@@ -160,13 +174,13 @@ def _waiting(proposal_id: int) -> Proposal:
     return proposal
 
 
-def _decided(proposal: Proposal, state: ProposalState, actor: str) -> Proposal:
+def _record_decision(proposal: Proposal, state: ProposalState, actor: str) -> Proposal:
     proposal.state = state
     proposal.decided_by = actor
     proposal.decided_at = timezone.now()
     proposal.save()
     request = proposal.request
-    audit.record(
+    audit.record_entry(
         kind=f"maintenance.proposal_{state}",
         actor=actor,
         subject=f"maintenance:{request.pk}",
@@ -174,6 +188,9 @@ def _decided(proposal: Proposal, state: ProposalState, actor: str) -> Proposal:
         server=request.server_slug,
     )
     queue.tell(
-        request, MessageKind.STATUS, proposal=state, message=f"The proposal was {state} by a user."
+        request,
+        RequestMessageKind.STATUS,
+        proposal=state,
+        message=f"The proposal was {state} by a user.",
     )
     return proposal

@@ -18,23 +18,23 @@ from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from mcpregistry.calls.catalog import DownstreamTools
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.domain import error_texts
-from mcpregistry.domain.errors import Busy, Conflict, NotFound
-from mcpregistry.domain.specs import RUNS
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.errors import Conflict, NotFound, QueueFullError
+from mcpregistry.domain.snapshot_specs import RUNS
+from mcpregistry.domain.text.canonical import clean_text
 from mcpregistry.models import Agent, Server
-from mcpregistry.services.configuration.dispatch import send
+from mcpregistry.services.configuration.dispatch import send_task
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.records import audit
 from subagents.domain.maintenance import (
     STARTS_SERVER,
+    ControlRequest,
     Kind,
-    MessageKind,
     Priority,
+    RequestMessageKind,
     State,
     Substate,
-    Wish,
 )
 from subagents.leased import leases
 from subagents.maintenance import supervision
@@ -69,16 +69,16 @@ def ask(
     """
     slug = str(params.get("server", ""))
     if kind not in (Kind.ADD, Kind.SEARCH):
-        visible_server(slug, agent)
+        find_visible_server(slug, agent)
     if supervisor and not EffortAgent.objects.filter(expert__agent__slug=supervisor).exists():
         raise NotFound(
-            error_texts.not_found("hosted agent", plain(supervisor, 63)),
+            error_texts.say_not_found("hosted agent", clean_text(supervisor, 63)),
             remedy="List them under Expert tools, Hosted agents, or leave the supervisor empty.",
         )
     if agent is not None:
         # one of its requests after the other
         Agent.objects.select_for_update(no_key=True).get(pk=agent.pk)
-        if (same := _same(kind, params, agent)) is not None:
+        if (same := _find_same_request(kind, params, agent)) is not None:
             return same
         _refuse_too_many(agent)
     request = MaintenanceRequest.objects.create(
@@ -88,29 +88,29 @@ def ask(
         server_slug=slug[:63],
         created_at=timezone.now(),
         agent=agent.slug if agent else "",
-        requested_by=plain(actor, 200),
+        requested_by=clean_text(actor, 200),
         message="Waiting for a worker.",
         supervisor=supervisor,
         conversation=conversation,
     )
-    audit.record(
+    audit.record_entry(
         kind="maintenance.requested",
         actor=actor,
         subject=f"maintenance:{request.pk}",
         what=kind,
         server=slug,
     )
-    transaction.on_commit(lambda: send("subagents.tasks.work_maintenance"))
+    transaction.on_commit(lambda: send_task("subagents.tasks.work_maintenance"))
     return request
 
 
-def visible_server(slug: str, agent: Agent | None) -> Server:
+def find_visible_server(slug: str, agent: Agent | None) -> Server:
     """The server, for an agent only if it may use any of its tools. Raises NotFound, in the same
     words for both."""
     found = Server.objects.filter(slug=slug).first()
     if found is None or (agent is not None and found.pk not in servers_of(agent)):
         raise NotFound(
-            error_texts.not_found("server", plain(slug, 63)),
+            error_texts.say_not_found("server", clean_text(slug, 63)),
             remedy="List the servers or the available tools first.",
         )
     return found
@@ -120,18 +120,20 @@ def servers_of(agent: Agent) -> set[int]:
     """The servers that serve the agent anything, as the gateway reckons it."""
     snapshot = load_snapshot()
     caller = snapshot.agents.get(agent.slug)
-    offers = DownstreamTools().offers(snapshot, RUNS, caller, time.time()) if caller else ()
+    offers = DownstreamTools().list_offers(snapshot, RUNS, caller, time.time()) if caller else ()
     return {offer.server.id for offer in offers}
 
 
-def _same(kind: Kind, params: Mapping[str, Any], agent: Agent) -> MaintenanceRequest | None:
+def _find_same_request(
+    kind: Kind, params: Mapping[str, Any], agent: Agent
+) -> MaintenanceRequest | None:
     theirs = MaintenanceRequest.objects.open().filter(kind=kind, agent=agent.slug, wish="")
     return next((request for request in theirs if request.params == dict(params)), None)
 
 
 def _refuse_too_many(agent: Agent) -> None:
     if MaintenanceRequest.objects.open().filter(agent=agent.slug).count() >= MOST_OPEN:
-        raise Busy(
+        raise QueueFullError(
             f"The agent has {MOST_OPEN} open requests, which is the maximum.",
             remedy="Wait until one has ended, or cancel requests that are no longer needed.",
         )
@@ -141,12 +143,14 @@ def _refuse_too_many(agent: Agent) -> None:
 def cancel(*, request_id: str, actor: str, reason: str = "") -> MaintenanceRequest:
     """It ends as failed, with the error "cancelled: …"; what runs is cut, its processes with it.
     Ended ones stay."""
-    request = _locked(request_id)
+    request = _lock_request(request_id)
     if request.finished_at is not None:
         return request
-    reason = plain(reason, 500) or "no reason given"
-    MaintenanceRequest.objects.filter(pk=request.pk).update(wish=Wish.CANCEL, wish_reason=reason)
-    audit.record(
+    reason = clean_text(reason, 500) or "no reason given"
+    MaintenanceRequest.objects.filter(pk=request.pk).update(
+        wish=ControlRequest.CANCEL, wish_reason=reason
+    )
+    audit.record_entry(
         kind="maintenance.cancelled",
         actor=actor,
         subject=f"maintenance:{request.pk}",
@@ -154,7 +158,7 @@ def cancel(*, request_id: str, actor: str, reason: str = "") -> MaintenanceReque
     )
     if request.lease_until is None:  # nobody works on it: its end is ours to write
         return end(request, State.FAILED, substate=Substate.CANCELLED, error=f"cancelled: {reason}")
-    return _locked(request_id)
+    return _lock_request(request_id)
 
 
 @transaction.atomic
@@ -166,7 +170,7 @@ def pause(*, request_id: str, actor: str, reason: str = "") -> MaintenanceReques
     over from them.
     """
     request = _open(request_id)
-    taken_over = request.wish == Wish.PAUSE and request.wish_reason != "" and reason == ""
+    taken_over = request.wish == ControlRequest.PAUSE and request.wish_reason != "" and reason == ""
     if request.wish and not taken_over:  # paused already, or being cancelled
         return request
     if request.lease_until is None:
@@ -178,27 +182,27 @@ def pause(*, request_id: str, actor: str, reason: str = "") -> MaintenanceReques
     }
     waits: dict[str, Any] = {} if request.lease_until else still
     MaintenanceRequest.objects.filter(pk=request.pk).update(
-        wish=Wish.PAUSE, wish_reason=reason, **waits
+        wish=ControlRequest.PAUSE, wish_reason=reason, **waits
     )
     facts = {"reason": reason} if reason else {}
-    audit.record(
+    audit.record_entry(
         kind="maintenance.paused", actor=actor, subject=f"maintenance:{request.pk}", **facts
     )
-    return _locked(request_id)
+    return _lock_request(request_id)
 
 
 @transaction.atomic
 def resume(*, request_id: str, actor: str) -> MaintenanceRequest:
     """It goes on after the last step that was done. Raises Conflict when it has ended."""
     request = _open(request_id)
-    if request.wish != Wish.PAUSE:
+    if request.wish != ControlRequest.PAUSE:
         return request
     MaintenanceRequest.objects.filter(pk=request.pk).update(
         wish="", wish_reason="", substate="", message="Waiting for a worker."
     )
-    audit.record(kind="maintenance.resumed", actor=actor, subject=f"maintenance:{request.pk}")
-    transaction.on_commit(lambda: send("subagents.tasks.work_maintenance"))
-    return _locked(request_id)
+    audit.record_entry(kind="maintenance.resumed", actor=actor, subject=f"maintenance:{request.pk}")
+    transaction.on_commit(lambda: send_task("subagents.tasks.work_maintenance"))
+    return _lock_request(request_id)
 
 
 def end(request: MaintenanceRequest, state: State, **values: Any) -> MaintenanceRequest:
@@ -211,7 +215,7 @@ def end(request: MaintenanceRequest, state: State, **values: Any) -> Maintenance
     )
     MaintenanceRequest.objects.filter(pk=request.pk, finished_at=None).update(
         state=state,
-        finished_at=database_now(),
+        finished_at=read_database_now(),
         lease_until=None,
         worker="",
         working_on=seat(request),
@@ -219,7 +223,7 @@ def end(request: MaintenanceRequest, state: State, **values: Any) -> Maintenance
         **values,
     )
     request.refresh_from_db()
-    kind = MessageKind.COMPLETION if state == State.COMPLETED else MessageKind.ERROR
+    kind = RequestMessageKind.COMPLETION if state == State.COMPLETED else RequestMessageKind.ERROR
     tell(request, kind, result=request.result, error=request.error or None)
     return request
 
@@ -243,30 +247,32 @@ def cut_run(request: MaintenanceRequest, reason: str) -> str:
 
 def leaving(request: MaintenanceRequest) -> str:
     """The run that was stopped and may still have the request's server started, or ""."""
-    return _unfinished(request, "leaving")
+    return _find_open_run(request, "leaving")
 
 
 def seat(request: MaintenanceRequest) -> str | None:
     """The server that nobody else may start although nobody works on the request: while a run of a
     model may have it started."""
     return (
-        (request.server_slug or None) if leaving(request) or _unfinished(request, "run") else None
+        (request.server_slug or None)
+        if leaving(request) or _find_open_run(request, "run")
+        else None
     )
 
 
-def _unfinished(request: MaintenanceRequest, which: str) -> str:
+def _find_open_run(request: MaintenanceRequest, which: str) -> str:
     run = str(request.notes.get("model", {}).get(which, ""))
     return run if run and Run.objects.open().filter(pk=run).exists() else ""
 
 
-def tell(request: MaintenanceRequest, kind: MessageKind, **data: Any) -> None:
+def tell(request: MaintenanceRequest, kind: RequestMessageKind, **data: Any) -> None:
     """Add a message to those that whoever asked will poll."""
     MaintenanceMessage.objects.create(
         request=request, kind=kind, data=data, created_at=timezone.now()
     )
 
 
-def waiting_messages(requests: QuerySet[MaintenanceRequest]) -> QuerySet[MaintenanceMessage]:
+def query_waiting_messages(requests: QuerySet[MaintenanceRequest]) -> QuerySet[MaintenanceMessage]:
     """The oldest messages of these requests that were not handed out yet."""
     return MaintenanceMessage.objects.filter(delivered_at=None, request__in=requests)[
         :_MESSAGES_AT_ONCE
@@ -302,19 +308,19 @@ def has_active_work(requests: QuerySet[MaintenanceRequest]) -> bool:
     return requests.filter(state=State.IN_PROGRESS, substate="", finished_at=None).exists()
 
 
-def due(now: datetime, limit: int, *, starting: int | None = None) -> list[str]:
+def list_due_requests(now: datetime, limit: int, *, starting: int | None = None) -> list[str]:
     """Requests that this process could work on now, one a server: first those of the dead, then the
     most urgent.
 
     ``starting``: at most so many of those that start a server; None: any.
     """
-    rows = supervision.workable(
+    rows = supervision.filter_workable(
         MaintenanceRequest.objects.open().exclude(lease_until__gte=now), now
     )
     if settings.MAINTENANCE_KINDS:
         rows = rows.filter(kind__in=settings.MAINTENANCE_KINDS)
     # one that died before it could pause is looked at
-    rows = rows.exclude(wish=Wish.PAUSE, lease_until=None)
+    rows = rows.exclude(wish=ControlRequest.PAUSE, lease_until=None)
     busy = set(
         MaintenanceRequest.objects.open()
         .filter(lease_until__gte=now)
@@ -335,7 +341,7 @@ def due(now: datetime, limit: int, *, starting: int | None = None) -> list[str]:
     return found
 
 
-def unclaimed(now: datetime, before: datetime) -> QuerySet[MaintenanceRequest]:
+def find_unclaimed_requests(now: datetime, before: datetime) -> QuerySet[MaintenanceRequest]:
     """Return the requests that no worker has taken since ``before``, although they may be worked
     on.
 
@@ -344,27 +350,27 @@ def unclaimed(now: datetime, before: datetime) -> QuerySet[MaintenanceRequest]:
     held = MaintenanceRequest.objects.open().filter(lease_until__gte=now)
     if held.count() >= AT_ONCE:
         return MaintenanceRequest.objects.none()
-    rows = supervision.workable(
+    rows = supervision.filter_workable(
         MaintenanceRequest.objects.open().filter(created_at__lt=before), now
     )
-    rows = leases.unclaimed(rows, before).exclude(wish=Wish.PAUSE)
+    rows = leases.filter_unclaimed(rows, before).exclude(wish=ControlRequest.PAUSE)
     if held.filter(kind__in=STARTS_SERVER).count() >= STARTING:
         rows = rows.exclude(kind__in=STARTS_SERVER)
     return rows.exclude(server_slug__in=held.exclude(server_slug="").values("server_slug"))
 
 
-def _locked(request_id: str) -> MaintenanceRequest:
+def _lock_request(request_id: str) -> MaintenanceRequest:
     request = MaintenanceRequest.objects.select_for_update().filter(pk=request_id).first()
     if request is None:
         raise NotFound(
-            error_texts.no_such_number("request", request_id),
-            remedy=error_texts.list_with("Servers, Maintenance requests"),
+            error_texts.say_no_such_number("request", request_id),
+            remedy=error_texts.advise_list("Servers, Maintenance requests"),
         )
     return request
 
 
 def _open(request_id: str) -> MaintenanceRequest:
-    request = _locked(request_id)
+    request = _lock_request(request_id)
     if request.finished_at is not None:
         raise Conflict(
             f"The request has already ended ({request.state}).", remedy="Create a new request."

@@ -11,9 +11,16 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.db.models.functions import Coalesce
 
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.prepared_queries import Given
-from subagents.domain.maintenance import Kind, MessageKind, State, Substate, Wish, energy_for
+from subagents.domain.maintenance import (
+    ControlRequest,
+    Kind,
+    RequestMessageKind,
+    State,
+    Substate,
+    energy_for,
+)
 from subagents.leased.leases import Lease, Leases
 from subagents.maintenance import queue, supervision
 from subagents.models import MaintenanceRequest
@@ -34,7 +41,7 @@ class Meter:
     def __init__(self) -> None:
         self._since = time.monotonic()
 
-    def lap(self) -> float:
+    def take_lap(self) -> float:
         """Seconds since the last lap."""
         now = time.monotonic()
         since = self._since
@@ -42,7 +49,7 @@ class Meter:
         return now - since
 
     @contextmanager
-    def kept_if_it_fails(self) -> Iterator[None]:
+    def restore_on_failure(self) -> Iterator[None]:
         """A lap whose charge was taken back is measured again."""
         since = self._since
         try:
@@ -64,7 +71,7 @@ def take(request_id: str, *, worker: str) -> Lease | None:
         return None
     try:
         with transaction.atomic():
-            now = database_now()
+            now = read_database_now()
             if not _seat_is_free(request_id, row[1], now):
                 return None
             return REQUESTS.take(
@@ -86,7 +93,9 @@ def _seat_is_free(request_id: str, slug: str, now: datetime) -> bool:
     if held.finished_at is None and held.lease_until and held.lease_until >= now:
         return False
     if queue.seat(held):
-        if supervision.why_still(held):  # nobody goes on with it, so nobody else would stop its run
+        if supervision.explain_pause(
+            held
+        ):  # nobody goes on with it, so nobody else would stop its run
             queue.cut_run(held, "its request is on hold")
         return False
     return bool(
@@ -95,13 +104,13 @@ def _seat_is_free(request_id: str, slug: str, now: datetime) -> bool:
 
 
 @contextmanager
-def fenced(lease: Lease, meter: Meter) -> Iterator[MaintenanceRequest]:
+def fence_request(lease: Lease, meter: Meter) -> Iterator[MaintenanceRequest]:
     """One transaction on the request by whoever holds its lease; the work until now is charged.
     Raises LostLease."""
-    with meter.kept_if_it_fails(), transaction.atomic():
+    with meter.restore_on_failure(), transaction.atomic():
         REQUESTS.renew(lease)
         request = MaintenanceRequest.objects.get(pk=lease.key)
-        charge(request, energy_for(Kind(request.kind), meter.lap(), request.energy_total))
+        charge(request, energy_for(Kind(request.kind), meter.take_lap(), request.energy_total))
         yield request
 
 
@@ -113,10 +122,12 @@ def charge(request: MaintenanceRequest, units: float) -> None:
     )
 
 
-def renew(lease: Lease, meter: Meter) -> Wish:
+def renew(lease: Lease, meter: Meter) -> ControlRequest:
     """Keep the lease; what somebody wishes by now. Raises LostLease."""
-    with fenced(lease, meter) as request:
-        return Wish(request.wish) or (Wish.HALT if supervision.why_still(request) else Wish.NONE)
+    with fence_request(lease, meter) as request:
+        return ControlRequest(request.wish) or (
+            ControlRequest.HALT if supervision.explain_pause(request) else ControlRequest.NONE
+        )
 
 
 def release(lease: Lease) -> None:
@@ -128,40 +139,40 @@ def release(lease: Lease) -> None:
 def cut_run(lease: Lease, meter: Meter) -> str:
     """Stop the run of the model that works on it. Returns its id, which ends within a second, or
     ""."""
-    with fenced(lease, meter) as request:
+    with fence_request(lease, meter) as request:
         return queue.cut_run(request, "its request was stopped")
 
 
-def paused(lease: Lease, meter: Meter) -> None:
+def pause_request(lease: Lease, meter: Meter) -> None:
     """It stands still until somebody resumes it."""
-    with fenced(lease, meter) as request:
+    with fence_request(lease, meter) as request:
         message = f"Paused after step {request.step}."
-        still = MaintenanceRequest.objects.filter(pk=request.pk, wish=Wish.PAUSE)
+        still = MaintenanceRequest.objects.filter(pk=request.pk, wish=ControlRequest.PAUSE)
         still.update(substate=Substate.PAUSED, message=message)
         REQUESTS.release(lease, working_on=queue.seat(request))
 
 
-def halted(lease: Lease, meter: Meter) -> None:
+def halt_request(lease: Lease, meter: Meter) -> None:
     """It is put down as it is: whoever may go on with it does, once the sub-agent may work
     again."""
-    with fenced(lease, meter) as request:
-        why = supervision.why_still(request)
+    with fence_request(lease, meter) as request:
+        why = supervision.explain_pause(request)
         if why and request.message != why:
-            queue.tell(request, MessageKind.STATUS, progress=request.progress, message=why)
+            queue.tell(request, RequestMessageKind.STATUS, progress=request.progress, message=why)
         MaintenanceRequest.objects.filter(pk=request.pk).update(message="Waiting for a worker.")
         REQUESTS.release(lease, working_on=queue.seat(request))
 
 
-def cancelled(lease: Lease, meter: Meter) -> None:
+def cancel_request(lease: Lease, meter: Meter) -> None:
     """It ends here. It pays for the time that it took, no less."""
-    with fenced(lease, meter) as request:
+    with fence_request(lease, meter) as request:
         error = f"cancelled: {request.wish_reason}"
         queue.end(request, State.FAILED, substate=Substate.CANCELLED, error=error)
 
 
-def failed(lease: Lease, meter: Meter, error: str) -> None:
+def fail_request(lease: Lease, meter: Meter, error: str) -> None:
     """It ends with this reason. Raises LostLease."""
-    with fenced(lease, meter) as request:
+    with fence_request(lease, meter) as request:
         queue.end(request, State.FAILED, error=error)
 
 

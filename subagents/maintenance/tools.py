@@ -16,23 +16,23 @@ from django.db import Error
 
 from mcpregistry.calls import energy
 from mcpregistry.calls.call import Call, OnProgress
-from mcpregistry.calls.catalog import Catalogue, Entry, Offer, Source
+from mcpregistry.calls.catalog import Catalogue, CatalogueEntry, ToolOffer, ToolSource
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.pipeline import Dispatcher
 from mcpregistry.calls.watch.changes import Feed
-from mcpregistry.database_errors import unheard
+from mcpregistry.database_errors import is_outcome_unknown
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.snapshot_specs import RUNS, AgentSpec, EndpointSpec
+from mcpregistry.domain.text.canonical import clean_text
 from mcpregistry.models import Agent
 from subagents import own_tools
 from subagents.domain.maintenance import Kind, Priority, ProposalState, State
 from subagents.maintenance import queue, supervision
-from subagents.maintenance.waiting import LONGEST, Waiting
+from subagents.maintenance.request_waiting import LONGEST, RequestWaiter
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
-from subagents.own_tools import listing, said
+from subagents.own_tools import listing, make_result
 from subagents.services.offers import speaks
 
 KIND = "maintenance"
@@ -117,11 +117,11 @@ class MaintenanceTools:
     kind = KIND
 
     def __init__(self, feed: Feed) -> None:
-        self._waiting = Waiting(feed)
+        self._waiting = RequestWaiter(feed)
 
-    def offers(
+    def list_offers(
         self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
-    ) -> Iterable[Offer]:
+    ) -> Iterable[ToolOffer]:
         """All four, on endpoints that have them, and in runs of hosted agents."""
         inner = endpoint.slug == RUNS.slug and speaks(snapshot, agent.slug)
         return _OFFERS if endpoint.maintenance_tools or inner else ()
@@ -136,32 +136,36 @@ class MaintenanceTools:
             match name:
                 case "mcp_request_server_addition":
                     ask = partial(db_call, _ask, agent, arguments, call.request.conversation)
-                    return said(await _written(ask, on_sent))
+                    return make_result(await _write_and_report(ask, on_sent))
                 case "mcp_check_subagent_status":
-                    return said(await self._stands(agent, arguments, call.request.on_progress))
+                    return make_result(
+                        await self._describe_state(agent, arguments, call.request.on_progress)
+                    )
                 case "mcp_cancel_subagent_work":
                     key = arguments["requestId"]
                     reason = arguments.get("reason", "")
-                    return said(
-                        await _written(partial(db_call, _cancel, agent, key, reason), on_sent)
+                    return make_result(
+                        await _write_and_report(
+                            partial(db_call, _cancel, agent, key, reason), on_sent
+                        )
                     )
                 case _:
-                    return said({"tools": await _listed(call.request.catalogue)})
+                    return make_result({"tools": await _list_tools(call.request.catalogue)})
         except SlipsnisseError as error:
-            return own_tools.refused(error)
+            return own_tools.make_refusal(error)
 
-    async def _stands(
+    async def _describe_state(
         self, agent: str, arguments: Mapping[str, Any], on_progress: OnProgress | None
     ) -> dict[str, Any]:
         found = await db_call(_status, agent, arguments["requestId"])
         seconds = arguments.get("waitSeconds", 0)
         if not seconds or found["state"] in (State.COMPLETED, State.FAILED):
             return found
-        await self._waiting.until_ended(found["requestId"], seconds, on_progress)
+        await self._waiting.wait_until_ended(found["requestId"], seconds, on_progress)
         return await db_call(_status, agent, found["requestId"])
 
 
-async def _written(
+async def _write_and_report(
     write: Callable[[], Awaitable[dict[str, Any]]], on_sent: Callable[[], None]
 ) -> dict[str, Any]:
     """What the write says. Where nobody hears whether it was committed, the call has been "sent":
@@ -172,14 +176,14 @@ async def _written(
         on_sent()
         raise
     except Error as error:
-        if unheard(error):
+        if is_outcome_unknown(error):
             on_sent()
         raise
 
 
-def maintenance_source(engine: Engine) -> tuple[Source, Dispatcher]:
+def maintenance_source(engine: Engine) -> tuple[ToolSource, Dispatcher]:
     """The source and its dispatcher for an engine; registered with
-    ``calls.more_sources.add_source``."""
+    ``calls.source_registry.add_source``."""
     served = MaintenanceTools(engine.feed)
     return served, served
 
@@ -191,7 +195,7 @@ def status(row: MaintenanceRequest) -> dict[str, Any]:
         "state": row.state,
         "substate": row.substate,
         "progress": row.progress,
-        "message": supervision.shown_message(row),
+        "message": supervision.describe_status(row),
         "energyConsumed": round(row.energy_total, 3),
         "result": row.result,
         "error": row.error or None,
@@ -216,11 +220,11 @@ def _ask(agent: str, arguments: Mapping[str, Any], conversation: str) -> dict[st
 
 
 def _status(agent: str, request_id: str) -> dict[str, Any]:
-    row = _own(agent, request_id)
-    return status(row) | _trial_of(row)
+    row = _find_own_request(agent, request_id)
+    return status(row) | _describe_trial(row)
 
 
-def _trial_of(row: MaintenanceRequest) -> dict[str, Any]:
+def _describe_trial(row: MaintenanceRequest) -> dict[str, Any]:
     """How the server that was added at this request did when it was last tried; no more of it is
     told to an agent."""
     if row.kind != Kind.ADD:
@@ -234,26 +238,26 @@ def _trial_of(row: MaintenanceRequest) -> dict[str, Any]:
 
 
 def _cancel(agent: str, request_id: str, reason: str) -> dict[str, Any]:
-    row = _own(agent, request_id)
+    row = _find_own_request(agent, request_id)
     return status(queue.cancel(request_id=row.pk, actor=f"agent:{agent}", reason=reason))
 
 
-def _own(agent: str, request_id: str) -> MaintenanceRequest:
+def _find_own_request(agent: str, request_id: str) -> MaintenanceRequest:
     row = MaintenanceRequest.objects.filter(agent=agent, pk=request_id.replace("-", "")).first()
     if row is None:
         raise NotFound(
-            f'You have no request with the requestId "{plain(request_id, 40)}".',
+            f'You have no request with the requestId "{clean_text(request_id, 40)}".',
             remedy="Use the requestId from the answer to your request.",
         )
     return row
 
 
-async def _listed(catalogue: Catalogue) -> list[dict[str, Any]]:
-    costs = await energy.estimated(catalogue)
-    return [_told(name, entry, costs) for name, entry in catalogue.entries.items()]
+async def _list_tools(catalogue: Catalogue) -> list[dict[str, Any]]:
+    costs = await energy.estimate_costs(catalogue)
+    return [_describe_tool(name, entry, costs) for name, entry in catalogue.entries.items()]
 
 
-def _told(name: str, entry: Entry, costs: Mapping[int, float]) -> dict[str, Any]:
+def _describe_tool(name: str, entry: CatalogueEntry, costs: Mapping[int, float]) -> dict[str, Any]:
     cost = costs.get(entry.offer.tool.id)
     return {
         "name": name,

@@ -17,34 +17,40 @@ from typing import Any, Literal
 import msgspec
 from django.utils import timezone
 
-from mcpregistry.calls.calls_of_tests import make_call
 from mcpregistry.calls.engine import Engine
+from mcpregistry.calls.server_test_dispatch import make_call
 from mcpregistry.db import db_call, long_db_call
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Conflict, NotFound
-from mcpregistry.domain.notifications.events import Event
-from mcpregistry.domain.servers.target import ProtocolMode, Target
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.notifications.events import NotificationEvent
+from mcpregistry.domain.servers.target import ProtocolMode, ServerTarget
+from mcpregistry.domain.text.canonical import clean_text
 from mcpregistry.domain.trials import advice
 from mcpregistry.domain.trials import tools as looking
 from mcpregistry.domain.trials import verdict as judging
-from mcpregistry.domain.trials.differences import differences
-from mcpregistry.domain.trials.report import Called, Report, Row, Start, ToolSeen
+from mcpregistry.domain.trials.differences import compare_reports
+from mcpregistry.domain.trials.report import (
+    Called,
+    ProposedToolRule,
+    Start,
+    ToolSeen,
+    TrialReportData,
+)
 from mcpregistry.downstream.pool.discovery import Discovery
-from mcpregistry.downstream.pool.testing import MakeCall, Send
-from mcpregistry.downstream.pool.trying import CallPlan, tried, two_sessions
+from mcpregistry.downstream.pool.server_probe import MakeCall, Send
+from mcpregistry.downstream.pool.trial_start import CallPlan, compare_two_sessions, try_start
 from mcpregistry.models import Agent, Server, Tool
 from mcpregistry.models.server import Transport
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.servers import lifecycle
-from mcpregistry.services.servers.calls_of_tests import TRIAL, CallOrder
-from mcpregistry.services.servers.checks import compare
-from mcpregistry.services.servers.notes import note
-from mcpregistry.services.servers.sandbox import allowable, unread_by
-from mcpregistry.services.servers.targets import refuse_unless_runnable, target_for
+from mcpregistry.services.servers.checks import compare_definitions
+from mcpregistry.services.servers.notes import note_server_event
+from mcpregistry.services.servers.sandbox import list_unreadable_for, select_allowable
+from mcpregistry.services.servers.server_test_calls import TRIAL, OrderedTestCall
+from mcpregistry.services.servers.targets import build_target, refuse_unless_runnable
 from subagents.llm.tokens import REFERENCE, counter
+from subagents.maintenance.plan_steps import find_requester, load_server
 from subagents.maintenance.queue import CLOCK
-from subagents.maintenance.steps import requester_of, server_of
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
 
 MOST_ROWS = 500
@@ -56,7 +62,7 @@ _OTHER_NAMES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ObservedStart:
     """One start, and what was seen of the tools; none where that had been seen before."""
 
     start: Start
@@ -66,27 +72,28 @@ class Looked:
 
 def look_at_server(request: MaintenanceRequest, _: Any) -> None:
     """Raises NotFound, Conflict and ConfigInvalid where the server may not run."""
-    server = server_of(request)
+    server = load_server(request)
     refuse_unless_runnable(server)
     if (slug := request.params.get("for_agent")) and not Agent.objects.filter(slug=slug).exists():
         raise NotFound(
-            error_texts.not_found("agent", plain(slug, 63)), remedy="Choose another agent, or none."
+            error_texts.say_not_found("agent", clean_text(slug, 63)),
+            remedy="Choose another agent, or none.",
         )
     request.notes |= {"starts": [], "tools": [], "opened": [], "revision": server.revision}
 
 
-async def start_legacy(engine: Engine, request: MaintenanceRequest) -> Looked:
+async def start_legacy(engine: Engine, request: MaintenanceRequest) -> ObservedStart:
     """As hosts of MCP 2025-11-25 and older do; a local server without the network."""
     return await _start(engine, request, "legacy", network=False, look=True)
 
 
-async def start_modern(engine: Engine, request: MaintenanceRequest) -> Looked:
+async def start_modern(engine: Engine, request: MaintenanceRequest) -> ObservedStart:
     """As hosts of MCP 2026-07-28 do; its tools are called only where the older protocol led to
     none."""
     return await _start(engine, request, "modern", network=False, look=not request.notes["tools"])
 
 
-async def start_open(engine: Engine, request: MaintenanceRequest) -> Looked | None:
+async def start_open(engine: Engine, request: MaintenanceRequest) -> ObservedStart | None:
     """Once more with the network, where it may have it and something did not work without."""
     notes = request.notes
     closed = [start for start in notes["starts"] if start["network"] == "closed"]
@@ -108,19 +115,19 @@ async def compare_sessions(engine: Engine, request: MaintenanceRequest) -> list[
     start = next((start for start in notes["starts"] if start["ok"]), None)
     if start is None or not answered or not await db_call(_is_new_and_shared, notes["server_id"]):
         return []
-    target, others = await db_call(_given, notes["server_id"])
+    target, others = await db_call(_load_target, notes["server_id"])
     sandbox = target.sandbox and replace(target.sandbox, network=start["network"] == "open")
     target = replace(target, protocol=start["era"], connect="eager", sandbox=sandbox)
     hashes = {tool["name"]: tool["hash"] for tool in answered}
 
     def choose(discovery: Discovery) -> Mapping[str, bytes]:
-        rows = looking.seen(
+        rows = looking.inspect_tools(
             discovery.tools,
             instructions=discovery.instructions,
             others=others,
             count=counter(REFERENCE),
         )
-        chosen = looking.chosen(discovery.tools, rows)
+        chosen = looking.choose_test_calls(discovery.tools, rows)
         same = {row["name"]: row["hash"] for row in rows}
         return {
             name: given
@@ -128,7 +135,7 @@ async def compare_sessions(engine: Engine, request: MaintenanceRequest) -> list[
             if name in hashes and hashes[name] == same[name]
         }
 
-    answers = await two_sessions(target, _calling(engine, request, choose), ROUNDS)
+    answers = await compare_two_sessions(target, _calling(engine, request, choose), ROUNDS)
     return [name for name, each in answers.items() if judging.is_by_session(each)]
 
 
@@ -144,7 +151,7 @@ def _is_new_and_shared(server_id: int) -> bool:
     return judging.can_be_shared_less(_now(server)) and not server.trials.exists()
 
 
-def keep_start(request: MaintenanceRequest, looked: Looked) -> None:
+def keep_start(request: MaintenanceRequest, looked: ObservedStart) -> None:
     """Note a start, and the tools if it is the first that had any."""
     request.notes["starts"].append(looked.start)
     if looked.start["ok"] and looked.tools:
@@ -153,7 +160,7 @@ def keep_start(request: MaintenanceRequest, looked: Looked) -> None:
             request.notes["definitions"] = looked.definitions
 
 
-def keep_open(request: MaintenanceRequest, looked: Looked | None) -> None:
+def keep_open(request: MaintenanceRequest, looked: ObservedStart | None) -> None:
     """Note what was otherwise with the network."""
     if looked is not None:
         request.notes["starts"].append(looked.start)
@@ -162,10 +169,10 @@ def keep_open(request: MaintenanceRequest, looked: Looked | None) -> None:
 
 def keep_report(request: MaintenanceRequest, _: Any) -> None:
     """Write the report beside the one before, and the proposal."""
-    server = server_of(request)
+    server = load_server(request)
     report = _report(server, request.notes)
     before = server.trials.first()
-    found = differences(before.report(), report) if before else []
+    found = compare_reports(before.report(), report) if before else []
     row = TrialReport.objects.create(
         server=server,
         request=request,
@@ -184,12 +191,14 @@ def keep_report(request: MaintenanceRequest, _: Any) -> None:
     )
     if row.behaves_otherwise:
         told = " ".join(each.text for each in found if each.behaviour)
-        note(
+        note_server_event(
             server_id=server.pk,
             kind="trial",
             message=f"The server behaves differently from its last trial: {told}",
         )
-        outbox.enqueue_server(Event.TRIAL, server=server, reason=told, now=row.created_at)
+        outbox.enqueue_server(
+            NotificationEvent.TRIAL, server=server, reason=told, now=row.created_at
+        )
     made = _propose(request, server, row)
     request.notes = {"server_id": server.pk}  # the report has it all
     request.result = {
@@ -208,34 +217,34 @@ def keep_report(request: MaintenanceRequest, _: Any) -> None:
 
 async def _start(
     engine: Engine, request: MaintenanceRequest, era: ProtocolMode, *, network: bool, look: bool
-) -> Looked:
-    target, others = await db_call(_given, request.notes["server_id"])
+) -> ObservedStart:
+    target, others = await db_call(_load_target, request.notes["server_id"])
     sandbox = target.sandbox and replace(target.sandbox, network=network and target.sandbox.network)
     rows: list[ToolSeen] = []
     definitions: dict[str, dict[str, Any]] = {}
 
     def choose(discovery: Discovery) -> Mapping[str, bytes]:
-        definitions.update(looking.shortened(discovery.tools))
+        definitions.update(looking.shorten_definitions(discovery.tools))
         rows.extend(
-            looking.seen(
+            looking.inspect_tools(
                 discovery.tools,
                 instructions=discovery.instructions,
                 others=others,
                 count=counter(REFERENCE),
             )
         )
-        return looking.chosen(discovery.tools, rows)
+        return looking.choose_test_calls(discovery.tools, rows)
 
     target = replace(
         target, protocol=era, connect="eager", sandbox=sandbox
     )  # not lazy: it is ended here, never by itself
-    found = await tried(target, _calling(engine, request, choose) if look else None)
+    found = await try_start(target, _calling(engine, request, choose) if look else None)
     for row in rows:
         row["call"] = found.called.get(row["name"], row["call"])
     if found.discovery is not None:
         found.start["era"] = found.discovery.era
         await long_db_call(partial(learn_first, target.server_id, found.discovery))
-    return Looked(found.start, rows, definitions)
+    return ObservedStart(found.start, rows, definitions)
 
 
 def learn_first(server_id: int, discovery: Discovery) -> None:
@@ -246,10 +255,10 @@ def learn_first(server_id: int, discovery: Discovery) -> None:
     """
     server = Server.objects.active().filter(pk=server_id, refreshed_at=None).first()
     if server is not None:
-        compare(server=server, discovery=discovery, process="worker")
+        compare_definitions(server=server, discovery=discovery, process="worker")
 
 
-async def called_once(
+async def call_once(
     engine: Engine, request: MaintenanceRequest, name: str, arguments: bytes
 ) -> Called:
     """One more start without the network, for one call of a tool that only reads, with arguments
@@ -258,7 +267,7 @@ async def called_once(
     Raises Conflict of a server that no sandbox confines, and where it did not start without the
     network.
     """
-    target, others = await db_call(_given, request.notes["server_id"])
+    target, others = await db_call(_load_target, request.notes["server_id"])
     era: ProtocolMode | None = next(
         (
             start["era"]
@@ -275,7 +284,7 @@ async def called_once(
     hashed = next(tool["hash"] for tool in request.notes["tools"] if tool["name"] == name)
 
     def choose(discovery: Discovery) -> Mapping[str, bytes]:
-        seen = looking.seen(
+        seen = looking.inspect_tools(
             discovery.tools,
             instructions=discovery.instructions,
             others=others,
@@ -287,7 +296,7 @@ async def called_once(
     target = replace(
         target, protocol=era, connect="eager", sandbox=replace(target.sandbox, network=False)
     )
-    found = await tried(target, _calling(engine, request, choose))
+    found = await try_start(target, _calling(engine, request, choose))
     why = found.start["error"] or "its definition has changed in this start"
     return found.called.get(name) or Called(outcome="failed", why=why)
 
@@ -303,9 +312,9 @@ def call_maker(engine: Engine, request: MaintenanceRequest, origin: str) -> Make
     ``make_call``."""
 
     async def make(name: str, arguments: bytes, send: Send) -> dict[str, Any]:
-        requester = await db_call(requester_of, request)
+        requester = await db_call(find_requester, request)
         given = msgspec.json.decode(arguments)
-        order = CallOrder(
+        order = OrderedTestCall(
             origin, request.notes["server_id"], name, given, requester, request_id=request.pk or ""
         )
         return await make_call(engine.recorder, order, send)
@@ -313,10 +322,10 @@ def call_maker(engine: Engine, request: MaintenanceRequest, origin: str) -> Make
     return make
 
 
-def _given(server_id: int) -> tuple[Target, frozenset[str]]:
+def _load_target(server_id: int) -> tuple[ServerTarget, frozenset[str]]:
     """How it is started in its sandbox, and the names of the tools of other servers."""
     others = Tool.objects.filter(present=True).exclude(server=server_id).order_by("id")
-    return target_for(server_id, in_sandbox=True), frozenset(
+    return build_target(server_id, in_sandbox=True), frozenset(
         others.values_list("name", flat=True)[:_OTHER_NAMES]
     )
 
@@ -324,31 +333,40 @@ def _given(server_id: int) -> tuple[Target, frozenset[str]]:
 # The report
 
 
-def _report(server: Server, notes: Mapping[str, Any]) -> Report:
+def _report(server: Server, notes: Mapping[str, Any]) -> TrialReportData:
     starts = notes["starts"]
     closed = notes["tools"]
     opened = notes["opened"]
     local = server.transport == Transport.STDIO
-    needed = judging.network_needed(starts, closed, opened) if local else None
+    needed = judging.is_network_needed(starts, closed, opened) if local else None
     tools = _best(closed, opened)
     model = notes.get("model") or {"rules": {}, "concerns": ()}
-    unread = unread_by(server) if local else []
-    found = judging.findings(starts, tools, unread, advice.concerns(model["concerns"]))
+    unread = list_unreadable_for(server) if local else []
+    found = judging.collect_findings(
+        starts, tools, unread, advice.list_model_concerns(model["concerns"])
+    )
     now = _now(server)
-    confined = judging.sandbox_fields(starts, needed, now, allowable(unread)) if local else {}
+    confined = (
+        judging.propose_sandbox_fields(starts, needed, now, select_allowable(unread))
+        if local
+        else {}
+    )
     proposal = {
-        "tools": _undecided(
-            server, advice.stricter(judging.rows(tools), model["rules"])[:MOST_ROWS]
+        "tools": _filter_undecided(
+            server,
+            advice.apply_stricter_rules(judging.propose_tool_rules(tools), model["rules"])[
+                :MOST_ROWS
+            ],
         ),
-        "fields": confined | judging.sharing_fields(tools, now),
+        "fields": confined | judging.propose_sharing_fields(tools, now),
     }
-    return Report(
-        verdict=judging.verdict(found),
+    return TrialReportData(
+        verdict=judging.decide_verdict(found),
         starts=starts,
         tools=tools[:MOST_ROWS],
         findings=found[:MOST_ROWS],
         figures=_figures(starts, tools, needed),
-        unobserved=_unobserved(local, starts, tools, needed),
+        unobserved=_list_unobserved(local, starts, tools, needed),
         proposal=proposal,
     )
 
@@ -384,8 +402,8 @@ def _figures(
         "prompts": first.get("prompts"),
         "resources": first.get("resources"),
         "tokens": sum(tool["tokens"] for tool in tools),
-        "memory_kb": judging.most(starts, "memory_kb"),
-        "processes": judging.most(starts, "processes"),
+        "memory_kb": judging.find_largest_figure(starts, "memory_kb"),
+        "processes": judging.find_largest_figure(starts, "processes"),
         "written": _all(starts, "written"),
         "elsewhere": _all(starts, "elsewhere"),
         "network_needed": network_needed,
@@ -396,10 +414,10 @@ def _figures(
 
 def _all(starts: list[Start], name: Literal["written", "elsewhere"]) -> list[str] | None:
     seen = [paths for start in starts if (paths := start.get(name)) is not None]
-    return sorted({plain(path, 500) for paths in seen for path in paths}) if seen else None
+    return sorted({clean_text(path, 500) for paths in seen for path in paths}) if seen else None
 
 
-def _unobserved(
+def _list_unobserved(
     local: bool, starts: list[Start], tools: list[ToolSeen], network_needed: bool | None
 ) -> list[str]:
     found = []
@@ -410,7 +428,7 @@ def _unobserved(
             "What the server tried to open outside of its own folder: the kernel denies it without a report. Findings contain what "
             "the log of the server shows."
         )
-        if judging.most(starts, "memory_kb") is None:
+        if judging.find_largest_figure(starts, "memory_kb") is None:
             found.append(
                 "Memory, processes and open files: the server ended too soon, or this system has no /proc."
             )
@@ -428,7 +446,7 @@ def _unobserved(
 # What is proposed
 
 
-def _undecided(server: Server, rows: list[Row]) -> list[Row]:
+def _filter_undecided(server: Server, rows: list[ProposedToolRule]) -> list[ProposedToolRule]:
     """Without the tools on which somebody has decided as they are defined now."""
     known = Tool.objects.filter(server=server).select_related("latest")
     decided = {
@@ -443,7 +461,7 @@ def _propose(request: MaintenanceRequest, server: Server, row: TrialReport) -> P
     proposed = row.proposed
     if _means_harm(row) or not (proposed["tools"] or proposed["fields"]):
         return None
-    if request.requested_by == CLOCK and _asked_before(server, row):
+    if request.requested_by == CLOCK and _was_asked_before(server, row):
         return None
     return Proposal.objects.create(
         request=request,
@@ -469,7 +487,7 @@ def _reason(row: TrialReport) -> str:
     return f"Verdict of the trial: {row.get_verdict_display()}."
 
 
-def _asked_before(server: Server, row: TrialReport) -> bool:
+def _was_asked_before(server: Server, row: TrialReport) -> bool:
     last = (
         Proposal.objects.filter(server=server, request__trial__isnull=False)
         .select_related("request__trial")

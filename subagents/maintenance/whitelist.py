@@ -13,21 +13,21 @@ from django.contrib.auth.models import User
 from django.db.models import Q
 
 from mcpregistry.domain.errors import Conflict
-from mcpregistry.domain.policy.decision import Outcome
-from mcpregistry.domain.text.display import printable
-from mcpregistry.domain.trials.report import Row
+from mcpregistry.domain.policy.decision import RuleOutcome
+from mcpregistry.domain.text.display import show_invisible_characters
+from mcpregistry.domain.trials.report import ProposedToolRule
 from mcpregistry.models import Agent, PolicyRule, Server, Tool
 from mcpregistry.services.access import grants
 from mcpregistry.services.definitions import decisions
 from mcpregistry.services.policy import rules
-from subagents.domain.maintenance import Kind, MessageKind, ProposalState
+from subagents.domain.maintenance import Kind, ProposalState, RequestMessageKind
 from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest, Proposal
 
 MOST_TOLD = 100
 
 
-def rows_of(proposal: Proposal) -> list[Row]:
+def rows_of(proposal: Proposal) -> list[ProposedToolRule]:
     """What it proposes of tools: nothing, unless it comes from a trial."""
     if proposal.request.kind != Kind.TRY:
         return []
@@ -35,7 +35,7 @@ def rows_of(proposal: Proposal) -> list[Row]:
     return trial.proposed["tools"] if trial else []
 
 
-def rights(proposal: Proposal) -> Iterator[str]:
+def list_needed_rights(proposal: Proposal) -> Iterator[str]:
     """What somebody needs to do by hand what its whitelist does."""
     wanted = {row["rule"] for row in rows_of(proposal)}
     if wanted & {"allow", "ask"}:
@@ -49,7 +49,7 @@ def rights(proposal: Proposal) -> Iterator[str]:
 def apply(proposal: Proposal, server: Server, *, actor: str, user: User) -> None:
     """Do it, in the transaction of the caller. Raises Conflict where a tool is no longer what was
     tried."""
-    tools = [*_undecided(server, rows_of(proposal))]
+    tools = [*_list_undecided(server, rows_of(proposal))]
     served = [(row, tool) for row, tool in tools if row["rule"] != "hide"]
     if served:
         decisions.approve_all(
@@ -74,7 +74,9 @@ def apply(proposal: Proposal, server: Server, *, actor: str, user: User) -> None
         _tell(proposal.request, server, [tool.name for _, tool in served])
 
 
-def _undecided(server: Server, wanted: Sequence[Row]) -> Iterator[tuple[Row, Tool]]:
+def _list_undecided(
+    server: Server, wanted: Sequence[ProposedToolRule]
+) -> Iterator[tuple[ProposedToolRule, Tool]]:
     rows = Tool.objects.filter(
         server=server, name__in=[row["tool"] for row in wanted]
     ).select_related("latest")
@@ -83,7 +85,7 @@ def _undecided(server: Server, wanted: Sequence[Row]) -> Iterator[tuple[Row, Too
         tool = known.get(row["tool"])
         if tool is None or tool.latest is None or tool.latest.hash != row["hash"]:
             raise Conflict(
-                f"The definition of the tool {printable(row['tool'], 80)} has changed since the trial, or was not read yet.",
+                f"The definition of the tool {show_invisible_characters(row['tool'], 80)} has changed since the trial, or was not read yet.",
                 remedy="Refresh the server's tools, then try the server again.",
             )
         if tool.latest.decided_at is None:
@@ -95,8 +97,8 @@ def _ask(tool: Tool, actor: str) -> None:
     answer, it is refused."""
     if PolicyRule.objects.filter(tool=tool, draft=False).exists():
         return
-    name = rules.free_name(f"Ask about {printable(str(tool), 150)}")
-    rule = PolicyRule(name=name, outcome=Outcome.ASK, priority=rules.AUTO, tool=tool)
+    name = rules.find_free_rule_name(f"Ask about {show_invisible_characters(str(tool), 150)}")
+    rule = PolicyRule(name=name, outcome=RuleOutcome.ASK, priority=rules.AUTO, tool=tool)
     rules.save_rule(rule=rule, actor=actor, unanswered=True)
 
 
@@ -109,4 +111,4 @@ def _tell(request: MaintenanceRequest, server: Server, names: list[str]) -> None
     for each in [request, *asked]:
         agent = Agent.objects.filter(slug=each.agent).first() if each.agent else None
         if not each.agent or (agent is not None and server.pk in queue.servers_of(agent)):
-            queue.tell(each, MessageKind.TOOL, server=server.slug, tools=names[:MOST_TOLD])
+            queue.tell(each, RequestMessageKind.TOOL, server=server.slug, tools=names[:MOST_TOLD])

@@ -76,7 +76,7 @@ class Migration(migrations.Migration):
                     ('wake_at', models.DateTimeField(blank=True, help_text='When the work continues.', null=True)),
                     ('idle_since', models.DateTimeField(blank=True, help_text="When the worker released the work, or stopped responding.", null=True)),
                     ('finished_at', models.DateTimeField(blank=True, null=True)),
-                    ('id', models.CharField(default=mcpregistry.ids.ordered_id, editable=False, max_length=32, primary_key=True, serialize=False)),
+                    ('id', models.CharField(default=mcpregistry.ids.make_ordered_id, editable=False, max_length=32, primary_key=True, serialize=False)),
                     ('enabled', models.BooleanField(default=True)),
                     ('cycle_seconds', models.FloatField(default=1.0, help_text='Seconds between two checks for new messages, from 0.2 to 60. The default is 1.', validators=[django.core.validators.MinValueValidator(0.2), django.core.validators.MaxValueValidator(60)], verbose_name='seconds between checks')),
                     ('focus', models.CharField(blank=True, default='', editable=False, help_text="The only conversation in which the hosted agent answers. If empty, it answers in all conversations of its agent.", max_length=32)),
@@ -176,7 +176,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel(
                 name='HistoricalEffortAgent',
                 fields=[
-                    ('id', models.CharField(db_index=True, default=mcpregistry.ids.ordered_id, editable=False, max_length=32)),
+                    ('id', models.CharField(db_index=True, default=mcpregistry.ids.make_ordered_id, editable=False, max_length=32)),
                     ('enabled', models.BooleanField(default=True)),
                     ('cycle_seconds', models.FloatField(default=1.0, help_text='Seconds between two checks for new messages, from 0.2 to 60. The default is 1.', validators=[django.core.validators.MinValueValidator(0.2), django.core.validators.MaxValueValidator(60)], verbose_name='seconds between checks')),
                     ('history_id', models.AutoField(primary_key=True, serialize=False)),

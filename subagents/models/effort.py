@@ -8,7 +8,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.ids import ordered_id
+from mcpregistry.ids import make_ordered_id
 from mcpregistry.models import Conversation
 from mcpregistry.models.tracked import TrackedModel
 from subagents.models.expert import ExpertTool
@@ -26,7 +26,7 @@ class EffortAgent(Leased, TrackedModel):
     lease has expired.
     """
 
-    id = models.CharField(primary_key=True, max_length=32, default=ordered_id, editable=False)
+    id = models.CharField(primary_key=True, max_length=32, default=make_ordered_id, editable=False)
     expert = models.OneToOneField(
         ExpertTool,
         on_delete=models.CASCADE,

@@ -11,13 +11,13 @@ from django.utils.translation import gettext_lazy as _
 from mcpregistry.models import Install, Server
 from mcpregistry.models.visibility import VisibleQuerySet
 from subagents.domain.maintenance import (
+    ControlRequest,
     Kind,
-    MessageKind,
     Priority,
     ProposalState,
+    RequestMessageKind,
     State,
     Substate,
-    Wish,
 )
 from subagents.models.leased import Leased
 
@@ -61,7 +61,9 @@ class MaintenanceRequest(Leased):
     wish = models.CharField(
         max_length=10,
         blank=True,
-        choices=[(wish.value, wish.value) for wish in (Wish.PAUSE, Wish.CANCEL)],
+        choices=[
+            (wish.value, wish.value) for wish in (ControlRequest.PAUSE, ControlRequest.CANCEL)
+        ],
     )
     wish_reason = models.CharField(max_length=500, blank=True)
     progress = models.PositiveSmallIntegerField(
@@ -150,7 +152,7 @@ class MaintenanceMessage(models.Model):
         MaintenanceRequest, on_delete=models.CASCADE, related_name="messages"
     )
     kind = models.CharField(
-        _("type"), max_length=20, choices=[(kind.value, kind.value) for kind in MessageKind]
+        _("type"), max_length=20, choices=[(kind.value, kind.value) for kind in RequestMessageKind]
     )
     data = models.JSONField(default=dict)
     created_at = models.DateTimeField()

@@ -19,10 +19,10 @@ from simple_history.models import HistoricalRecords
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models.sealing import Sealed
 from mcpregistry.models.server import slug_validator
-from mcpregistry.models.signing import keyed_digest
+from mcpregistry.models.signing import compute_keyed_digest
 from mcpregistry.models.tracked import TrackedModel
-from subagents.domain.destination import fingerprint, unconfirmed
-from subagents.domain.model_options import Problem, not_allowed, spelled
+from subagents.domain.destination import describe_unconfirmed, fingerprint
+from subagents.domain.model_options import OptionProblem, normalize_names, not_allowed
 
 
 def validate_address(text: str) -> None:
@@ -47,7 +47,7 @@ def validate_address(text: str) -> None:
         )
 
 
-class Kind(models.TextChoices):
+class ProviderKind(models.TextChoices):
     """Which dialect a provider speaks."""
 
     OPENAI = "openai", "OpenAI"
@@ -80,7 +80,7 @@ class Provider(TrackedModel):
     slug = models.CharField(
         _("short name"), max_length=63, unique=True, validators=[slug_validator]
     )
-    kind = models.CharField(max_length=12, choices=Kind.choices)
+    kind = models.CharField(max_length=12, choices=ProviderKind.choices)
     base_url = models.CharField(
         "base URL",
         max_length=500,
@@ -150,7 +150,7 @@ class Provider(TrackedModel):
     def leaves_the_site(self) -> bool:
         """False for the scripted provider in the worker itself, to which no key and no request goes
         over a network."""
-        return self.kind != Kind.SCRIPTED or bool(self.base_url)
+        return self.kind != ProviderKind.SCRIPTED or bool(self.base_url)
 
     def destination_hash(self) -> str:
         """Keyed fingerprint of where its key and requests go. Raises ConfigInvalid where the
@@ -158,24 +158,28 @@ class Provider(TrackedModel):
         whole = fingerprint(
             self.kind, self.base_url, self.allowed_networks, self.headers, self.options
         )
-        return keyed_digest("destination", whole)
+        return compute_keyed_digest("destination", whole)
 
-    def draft_problem(self, overrides: Mapping[str, Any] | None = None) -> Problem | None:
+    def draft_problem(self, overrides: Mapping[str, Any] | None = None) -> OptionProblem | None:
         """Why nothing may be sent to it, and what to do about it; None once its destination is the
         confirmed one.
 
         ``overrides``: of the model that is to be asked, which may hold nothing that is not allowed
         either.
         """
-        if wrong := not_allowed(self.kind, spelled(self.options) | spelled(overrides or {})):
-            return Problem(f'The provider "{self.slug}" is a draft: {wrong.sentence}', wrong.remedy)
+        if wrong := not_allowed(
+            self.kind, normalize_names(self.options) | normalize_names(overrides or {})
+        ):
+            return OptionProblem(
+                f'The provider "{self.slug}" is a draft: {wrong.sentence}', wrong.remedy
+            )
         try:
             confirmed = (
                 not self.leaves_the_site or self.confirmed_destination == self.destination_hash()
             )
         except ConfigInvalid as error:
-            return Problem(error.message, error.remedy)
-        return None if confirmed else unconfirmed(self.slug)
+            return OptionProblem(error.message, error.remedy)
+        return None if confirmed else describe_unconfirmed(self.slug)
 
     @property
     def being_tested(self) -> bool:

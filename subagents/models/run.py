@@ -127,7 +127,7 @@ class Run(Leased):
         help_text=_("The model that a replay uses instead of the models of its version."),
     )
     depth = models.PositiveSmallIntegerField(default=0)
-    # with the endpoint by which they came (``mcpregistry.domain.budgets.of_endpoint``)
+    # with the endpoint by which they came (``mcpregistry.domain.budgets.name_endpoint_payer``)
     payers = models.TextField(
         blank=True,
         default="",

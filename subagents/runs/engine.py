@@ -19,15 +19,15 @@ import structlog
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.watch.changes import Feed
-from mcpregistry.calls.watch.waiting import Watch
-from mcpregistry.db import db_call, reckoned_now
+from mcpregistry.calls.watch.state_watch import StateWatch
+from mcpregistry.db import db_call, estimate_database_now
 from mcpregistry.domain.calls.requester import Requester
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models.feed import CALLS
 from mcpregistry.prepared_queries import Given, Select
 from subagents.domain.lifecycle import Exit, RunState
-from subagents.domain.steps import (
+from subagents.domain.next_steps import (
     AskModel,
     Conclude,
     FindOut,
@@ -37,15 +37,15 @@ from subagents.domain.steps import (
     next_step,
     only_reads,
 )
+from subagents.leased.database_retry import retry_while_unavailable
 from subagents.leased.driver import Driver
 from subagents.leased.leases import Lease
-from subagents.leased.patience import patiently
 from subagents.llm import client
 from subagents.models import RUN_TOPIC, Run
-from subagents.runs import concluding, lease, records, tool_calls
+from subagents.runs import conclusion, lease, records, tool_calls
 from subagents.runs.model_turn import Complete, Thinking
+from subagents.runs.run_views import RunView, view
 from subagents.runs.toolbox import Toolbox
-from subagents.runs.views import RunView, view
 from subagents.services import runs
 
 log = structlog.get_logger(__name__)
@@ -55,7 +55,7 @@ _CRASHED = "The run failed because of an internal error. See the log of the work
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldRun:
     """A run under our lease: everything that a step needs."""
 
     lease: Lease
@@ -74,7 +74,7 @@ class RunEngine(Driver[bool]):
     def __init__(
         self, engine: Engine, worker: str, *, complete: Complete = client.complete
     ) -> None:
-        super().__init__(Watch(engine.feed, RUN_TOPIC, _wishes), False)
+        super().__init__(StateWatch(engine.feed, RUN_TOPIC, _read_cancel_requests), False)
         self._engine = engine
         self._worker = worker
         self._thinking = Thinking(complete)
@@ -108,9 +108,9 @@ class RunEngine(Driver[bool]):
 
     async def fulfil(self, taken: Lease, wish: bool) -> None:
         """Cancel it."""
-        await _cancelled(taken)
+        await _cancel_run(taken)
 
-    async def crashed(self, taken: Lease) -> None:
+    async def handle_crash(self, taken: Lease) -> None:
         """It failed."""
         await db_call(
             records.finish, taken, state=RunState.FAILED, exit=Exit.CRASHED, error=_CRASHED
@@ -119,39 +119,41 @@ class RunEngine(Driver[bool]):
     async def work(self, taken: Lease) -> None:
         """A step bears being begun again, whatever the one before it came to: a worker may die in
         any."""
-        who = await patiently(partial(db_call, _identity, taken.key))
+        who = await retry_while_unavailable(partial(db_call, _identity, taken.key))
         if not client.is_loaded():  # the first turn waits for that, and servers can start meanwhile
             with suppress(NotFound):  # its agent was made a moment ago
-                self._engine.connect_ahead(self._engine.run_catalogue(who.agent), _AHEAD)
-        while await patiently(partial(self._step, taken, who)):
+                self._engine.connect_ahead(self._engine.get_run_catalogue(who.agent), _AHEAD)
+        while await retry_while_unavailable(partial(self._do_step, taken, who)):
             pass
 
-    async def _step(self, taken: Lease, who: _Identity) -> bool:
+    async def _do_step(self, taken: Lease, who: _Identity) -> bool:
         """True: look again at once. False: the run has ended or sleeps."""
         try:
-            tools = await self._tools(taken, who)
+            tools = await self._load_tools(taken, who)
         except SlipsnisseError as error:
             await db_call(
                 records.finish, taken, state=RunState.FAILED, exit=Exit.TOOL, error=str(error)
             )
             return False
-        seen = await db_call(view, taken.key, now=reckoned_now(), read_only=tools.read_only)
+        seen = await db_call(
+            view, taken.key, now=estimate_database_now(), read_only=tools.read_only
+        )
         if seen.cancel_requested:
-            await _cancelled(taken)
+            await _cancel_run(taken)
             tools.leave()
             return False
         joins = tools.joins if seen.spec.parallel else only_reads
         return await self._do(
-            Held(taken, seen, tools),
+            HeldRun(taken, seen, tools),
             next_step(seen.spec, seen.turns, seen.spent, seen.final, joins),
         )
 
-    async def _tools(self, taken: Lease, who: _Identity) -> Toolbox:
+    async def _load_tools(self, taken: Lease, who: _Identity) -> Toolbox:
         if who.agent not in self._engine.live.current.agents:  # perhaps made a moment ago
             await db_call(self._engine.live.refresh)
-        catalogue = self._engine.run_catalogue(who.agent)
+        catalogue = self._engine.get_run_catalogue(who.agent)
         if who.sees:
-            catalogue = catalogue.of_servers(who.sees)
+            catalogue = catalogue.narrow_to_servers(who.sees)
         return Toolbox(
             self._engine,
             catalogue,
@@ -162,7 +164,7 @@ class RunEngine(Driver[bool]):
             payers=who.payers,
         )
 
-    async def _do(self, held: Held, step: Step) -> bool:
+    async def _do(self, held: HeldRun, step: Step) -> bool:
         match step:
             case AskModel():
                 return await self._thinking.turn(held.lease, held.view, held.tools, step.final)
@@ -175,7 +177,7 @@ class RunEngine(Driver[bool]):
                     held.lease, held.view, held.tools, step.calls
                 )
             case Conclude():
-                more = await concluding.conclude(
+                more = await conclusion.conclude(
                     held.lease, held.view, held.tools, step.exit, self._thinking
                 )
                 if not more:
@@ -213,7 +215,7 @@ class _Identity(NamedTuple):
     sees: frozenset[str]
 
 
-def _wishes(run_ids: list[str]) -> dict[str, bool]:
+def _read_cancel_requests(run_ids: list[str]) -> dict[str, bool]:
     """Whether somebody wants them to stop."""
     return dict(Run.objects.filter(pk__in=run_ids).values_list("pk", "cancel_requested"))
 
@@ -226,7 +228,7 @@ class Decided:
         self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
-        self._end = feed.hear(CALLS, lambda _: self._loop.call_soon_threadsafe(self._news.set))
+        self._end = feed.subscribe(CALLS, lambda _: self._loop.call_soon_threadsafe(self._news.set))
         self._looking = asyncio.ensure_future(self._look())
 
     def stop(self) -> None:
@@ -239,7 +241,7 @@ class Decided:
             await self._news.wait()
             self._news.clear()
             try:
-                for run_id in await db_call(runs.decided):
+                for run_id in await db_call(runs.wake_decided_runs):
                     self._wake(run_id)
             except Exception:  # the database may be away; the clock looks as well
                 log.exception("runs.decided_unread")
@@ -253,8 +255,8 @@ def _identity(run_id: str) -> _Identity:
     )
 
 
-async def _cancelled(taken: Lease) -> None:
-    await tool_calls.until_recorded(taken.key)
+async def _cancel_run(taken: Lease) -> None:
+    await tool_calls.wait_until_recorded(taken.key)
     await db_call(tool_calls.settle_started, taken.key)
     await db_call(
         records.finish,

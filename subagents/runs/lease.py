@@ -12,7 +12,7 @@ from django.db import transaction
 from django.db.models import Case, F, When
 from django.db.models.functions import Coalesce
 
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.prepared_queries import Given, Select
 from subagents.leased import leases
 from subagents.leased.leases import Lease, Leases, LostLease
@@ -66,13 +66,13 @@ def take(run_id: str, *, worker: str, now: datetime | None = None) -> Lease | No
 
     What a turn that was cut off had set aside counts as spent.
     """
-    now = now or database_now()
-    for run in _FOUND.rows(id=run_id):
+    now = now or read_database_now()
+    for run in _FOUND.fetch_rows(id=run_id):
         lost = run.lost_seconds + _nobodys(run, now)
         with transaction.atomic():
             taken = RUNS.take(run_id, run.fence, worker=worker, now=now, lost_seconds=lost)
             if taken is not None:
-                budgets.lost(run_id, taken.fence)
+                budgets.record_lost_turn(run_id, taken.fence)
             return taken
     return None
 
@@ -94,13 +94,13 @@ def renew(lease: Lease) -> Any:
 
 def look(lease: Lease) -> Any:
     """A row with what writers need to know of the run that they hold. Raises LostLease."""
-    for row in _HELD.rows(id=lease.key, fence=lease.fence):
+    for row in _HELD.fetch_rows(id=lease.key, fence=lease.fence):
         return row
     raise LostLease(lease.key)
 
 
 @contextmanager
-def fenced(lease: Lease) -> Iterator[Any]:
+def fence_run(lease: Lease) -> Iterator[Any]:
     """One transaction on the run (as from ``look``) by whoever holds its lease. Raises LostLease,
     with nothing written."""
     with transaction.atomic():

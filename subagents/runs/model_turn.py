@@ -15,37 +15,37 @@ import msgspec
 from django.db import IntegrityError
 from django.utils import timezone
 
-from mcpregistry.db import db_call, reckoned_now
+from mcpregistry.db import db_call, estimate_database_now
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.failpoints import failpoint
 from mcpregistry.services.budgets.spending import BudgetSpent
 from mcpregistry.services.energy.reservations import Shortage
 from subagents.domain import budget, context
-from subagents.domain.context import Outcome, Reckoning, Trigger
+from subagents.domain.context import GuardOutcome, Reckoning, Trigger
 from subagents.domain.fallback import GiveUp, Wait, choose
-from subagents.domain.finish import Finish
+from subagents.domain.finish_reasons import Finish
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.model_errors import ErrorKind, ModelError
 from subagents.domain.spec import TargetSpec
-from subagents.domain.transcript import asked_again, concluding, for_model, messages, so_far
+from subagents.domain.transcript import concluding, for_model, messages, so_far, was_asked_again
+from subagents.leased.database_retry import retry_while_unavailable
 from subagents.leased.leases import Lease
-from subagents.leased.patience import patiently
+from subagents.llm.model_values import ModelReply, ModelTarget
 from subagents.llm.tokens import counter
-from subagents.llm.values import Reply, Target
 from subagents.runs import budgets, records, telemetry, tracing
-from subagents.runs.lease import fenced
-from subagents.runs.targets import target_for
+from subagents.runs.lease import fence_run
+from subagents.runs.run_views import RunView
+from subagents.runs.targets import build_target
 from subagents.runs.toolbox import Toolbox
-from subagents.runs.views import RunView
 
-Complete = Callable[..., Awaitable[Reply]]
+Complete = Callable[..., Awaitable[ModelReply]]
 
 _SHORT_WAIT = 2.0  # seconds that are waited here; for longer the run sleeps
 _LOOK_AGAIN = 5.0  # seconds at most: somebody may give energy, or use less than was set aside
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TurnRequest:
     """A turn as it will be asked for, the same for every target."""
 
     messages: list[dict[str, Any]]
@@ -66,7 +66,7 @@ class Plan:
     output: int
 
 
-class Unanswered(Exception):
+class TurnUnansweredError(Exception):
     """There will be no answer of a model to this turn; the run ends for this reason, unless it can
     do without."""
 
@@ -100,7 +100,7 @@ class Thinking:
         """
         try:
             return await self._turn(held, seen, _request(seen, tools, final, note))
-        except Unanswered as why:
+        except TurnUnansweredError as why:
             if insist:
                 raise
             await db_call(
@@ -113,21 +113,21 @@ class Thinking:
             )
             return False
 
-    async def _turn(self, held: Lease, seen: RunView, request: Request) -> bool:
+    async def _turn(self, held: Lease, seen: RunView, request: TurnRequest) -> bool:
         left = seen.spec.max_seconds - seen.spent.seconds
         if left <= 0:
-            raise Unanswered(
+            raise TurnUnansweredError(
                 Exit.TIME_LIMIT, "The time limit of the run was reached before the model answered."
             )
         choice = choose(seen.spec.targets, seen.failed, left=left)
         if isinstance(choice, GiveUp):
-            raise Unanswered(choice.exit, f"No model answered. {choice.why}")
+            raise TurnUnansweredError(choice.exit, f"No model answered. {choice.why}")
         if isinstance(choice, Wait):
             return await self._wait(held, choice.seconds)
-        estimated, reckoning = await asyncio.to_thread(_reckoned, choice.target, seen, request)
+        estimated, reckoning = await asyncio.to_thread(_reckon_tokens, choice.target, seen, request)
         if not reckoning.fits:
-            return await _too_large(held, seen, choice.target, reckoning, request.final)
-        plan = _afforded(seen, request, choice.target, estimated, reckoning)
+            return await _handle_too_large(held, seen, choice.target, reckoning, request.final)
+        plan = _plan_affordable_turn(seen, request, choice.target, estimated, reckoning)
         if plan is None:
             await db_call(records.must_conclude, held, Exit.BUDGET)
             return True
@@ -136,18 +136,18 @@ class Thinking:
         if short := await db_call(
             records.reserve_energy, held, input=estimated, output=output, twice=twice
         ):
-            return await _without_energy(held, short, left, request.final)
+            return await _sleep_without_energy(held, short, left, request.final)
         return await self._ask(held, seen, plan, request, choice.seconds)
 
     async def _ask(
-        self, held: Lease, seen: RunView, plan: Plan, request: Request, left: float
+        self, held: Lease, seen: RunView, plan: Plan, request: TurnRequest, left: float
     ) -> bool:
         began = timezone.now()
         schema = seen.spec.output_schema if request.final or not request.tools else None
 
-        async def failed(error: ModelError, reply: Reply | None = None) -> bool:
+        async def record_failure(error: ModelError, reply: ModelReply | None = None) -> bool:
             await db_call(
-                records.failed_attempt,
+                records.record_failed_attempt,
                 held,
                 error,
                 target=plan.target,
@@ -158,7 +158,7 @@ class Thinking:
             return True
 
         try:
-            target = await db_call(_begun, held, plan, seen, left, request.final)
+            target = await db_call(_begin_with_target, held, plan, seen, left, request.final)
             failpoint("run_turn_begun")
             reply = await self._complete(
                 target,
@@ -168,15 +168,15 @@ class Thinking:
                 **({"trace": partial(tracing.record, held.key)} if seen.is_traced else {}),
             )
         except ModelError as error:
-            return await failed(error)
+            return await record_failure(error)
         except BudgetSpent as spent:
             if request.final is None:
                 await db_call(records.must_conclude, held, Exit.BUDGET)
                 return True
-            raise Unanswered(Exit.BUDGET, str(spent)) from spent
+            raise TurnUnansweredError(Exit.BUDGET, str(spent)) from spent
         if (useless := _useless(reply, request, plan)) is not None:
-            return await failed(useless, reply)
-        await _kept(
+            return await record_failure(useless, reply)
+        await _record_reply(
             held,
             reply,
             target=plan.target,
@@ -195,40 +195,48 @@ class Thinking:
         if seconds <= _SHORT_WAIT:
             await asyncio.sleep(max(0.0, seconds))
             return True
-        wake_at = reckoned_now() + timedelta(seconds=seconds)
+        wake_at = estimate_database_now() + timedelta(seconds=seconds)
         return not await db_call(records.sleep, held, waiting=False, wake_at=wake_at)
 
 
-async def _without_energy(held: Lease, short: Shortage, left: float, final: Exit | None) -> bool:
+async def _sleep_without_energy(
+    held: Lease, short: Shortage, left: float, final: Exit | None
+) -> bool:
     """The run sleeps where its pool lets work wait and there can be enough in its time (``left``);
     else it concludes."""
     if not short.waits or short.soonest >= left:
         if final is None:
             await db_call(records.must_conclude, held, Exit.ENERGY)
             return True
-        raise Unanswered(
+        raise TurnUnansweredError(
             Exit.ENERGY,
             f"The next answer of the model is estimated to cost {short.needed:.1f} units of energy; "
             f'{short.available:.1f} are left in the pool "{short.pool}". {short.remedy}',
         )
-    wake_at = reckoned_now() + timedelta(seconds=min(max(short.seconds, _SHORT_WAIT), _LOOK_AGAIN))
+    wake_at = estimate_database_now() + timedelta(
+        seconds=min(max(short.seconds, _SHORT_WAIT), _LOOK_AGAIN)
+    )
     what_for = f'energy: {short.available:.1f} of about {short.needed:.1f} units are left in the pool "{short.pool}"'
     return not await db_call(records.sleep, held, waiting=False, wake_at=wake_at, what_for=what_for)
 
 
-async def _kept(held: Lease, reply: Reply, *, number: int, **facts: Any) -> None:
+async def _record_reply(held: Lease, reply: ModelReply, *, number: int, **facts: Any) -> None:
     """What is paid for is written down, also when the database is away for a moment.
 
     Refused as written already: by a commit of which we did not hear.
     """
     try:
-        await patiently(partial(db_call, records.end_turn, held, reply, number=number, **facts))
+        await retry_while_unavailable(
+            partial(db_call, records.end_turn, held, reply, number=number, **facts)
+        )
     except IntegrityError:
         if not await db_call(records.is_written, held.key, number):
             raise
 
 
-def _begun(held: Lease, plan: Plan, seen: RunView, left: float, final: Exit | None) -> Target:
+def _begin_with_target(
+    held: Lease, plan: Plan, seen: RunView, left: float, final: Exit | None
+) -> ModelTarget:
     """The turn is begun. A key that is not to be had is as good as a wrong one: the next model is
     asked.
 
@@ -237,7 +245,7 @@ def _begun(held: Lease, plan: Plan, seen: RunView, left: float, final: Exit | No
     """
     _begin(held, plan, final)
     try:
-        target = target_for(
+        target = build_target(
             plan.target.model_id,
             temperature=seen.spec.temperature,
             at_most=left,
@@ -257,7 +265,7 @@ def _begin(held: Lease, plan: Plan, final: Exit | None) -> None:
     if needs is None:
         records.begin_turn(held, worst=plan.worst)
         return
-    with fenced(held):  # the run is locked before its budgets, as by all others
+    with fence_run(held):  # the run is locked before its budgets, as by all others
         refusal = budgets.reserve(held.key, needs)
         if refusal is None:
             records.begin_turn(held, worst=plan.worst)
@@ -265,7 +273,7 @@ def _begin(held: Lease, plan: Plan, final: Exit | None) -> None:
         raise refusal
 
 
-def _useless(reply: Reply, request: Request, plan: Plan) -> ModelError | None:
+def _useless(reply: ModelReply, request: TurnRequest, plan: Plan) -> ModelError | None:
     """Why the next model is asked although this one has answered: it may not speak, or has nothing
     to say."""
     if reply.finish == Finish.POLICY:
@@ -275,7 +283,7 @@ def _useless(reply: Reply, request: Request, plan: Plan) -> ModelError | None:
     if (
         reply.text.strip()
         or (reply.calls and request.final is None)
-        or not asked_again(request.note)
+        or not was_asked_again(request.note)
     ):
         return None
     if reply.finish == Finish.LENGTH:
@@ -286,15 +294,17 @@ def _useless(reply: Reply, request: Request, plan: Plan) -> ModelError | None:
     return ModelError(ErrorKind.EMPTY, "The model gave an empty answer twice.")
 
 
-def _request(seen: RunView, tools: Toolbox, final: Exit | None, note: str) -> Request:
+def _request(seen: RunView, tools: Toolbox, final: Exit | None, note: str) -> TurnRequest:
     note = note or (concluding(final) if final else "")
     instructions: Mapping[str, str] = tools.instructions() if seen.spec.tool_instructions else {}
     said = messages(seen.spec, seen.arguments, seen.turns, instructions, note)
     offered: Sequence[dict[str, Any]] = () if final else tools.definitions()
-    return Request(said, list(offered), final, note, len(seen.turns) + 1)
+    return TurnRequest(said, list(offered), final, note, len(seen.turns) + 1)
 
 
-def _reckoned(target: TargetSpec, seen: RunView, request: Request) -> tuple[int, Reckoning]:
+def _reckon_tokens(
+    target: TargetSpec, seen: RunView, request: TurnRequest
+) -> tuple[int, Reckoning]:
     """(our estimate of the whole request, what the guard reckons with), in tokens. Counting takes a
     while."""
     count = counter(target.tokenizer, target.label)
@@ -309,13 +319,13 @@ def _reckoned(target: TargetSpec, seen: RunView, request: Request) -> tuple[int,
     return estimated, reckoning
 
 
-async def _too_large(
+async def _handle_too_large(
     held: Lease, seen: RunView, target: TargetSpec, reckoning: Reckoning, final: Exit | None
 ) -> bool:
     """Another target may have the room; otherwise conclude; and if even that does not fit, say
     so."""
     roomier = any(t.room >= reckoning.projected for t in seen.spec.targets)
-    outcome = Outcome.SKIP if roomier else Outcome.FINAL
+    outcome = GuardOutcome.SKIP if roomier else GuardOutcome.FINAL
     await db_call(telemetry.guard, target, Trigger.TURN, outcome, reckoning)
     if roomier:
         error = ModelError(
@@ -323,7 +333,7 @@ async def _too_large(
             f"The request of {reckoning.projected} tokens does not fit into the limit of {reckoning.limit} tokens.",
         )
         await db_call(
-            records.failed_attempt,
+            records.record_failed_attempt,
             held,
             error,
             target=target,
@@ -334,14 +344,14 @@ async def _too_large(
     if final is None:
         await db_call(records.must_conclude, held, Exit.TOKEN_LIMIT)
         return True
-    raise Unanswered(
+    raise TurnUnansweredError(
         Exit.TOKEN_LIMIT,
         f"Even the last turn does not fit: it has {reckoning.projected} tokens, and the limit is {reckoning.limit} tokens.",
     )
 
 
-def _afforded(
-    seen: RunView, request: Request, target: TargetSpec, estimated: int, reckoning: Reckoning
+def _plan_affordable_turn(
+    seen: RunView, request: TurnRequest, target: TargetSpec, estimated: int, reckoning: Reckoning
 ) -> Plan | None:
     """None: the budget bears no turn but the last. One more must stay possible, or the run could
     not even say what it has found. Raises Unanswered when it bears none at all.
@@ -358,6 +368,6 @@ def _afforded(
     if not last:
         return None
     book = "money" if output else "token"
-    raise Unanswered(
+    raise TurnUnansweredError(
         Exit.BUDGET, f"The {book} budget of the run does not allow another answer of the model."
     )

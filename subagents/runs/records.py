@@ -16,8 +16,8 @@ from django.db import transaction
 from django.db.models import Case, F, Q, Value, When
 from django.utils import timezone
 
-from mcpregistry.db import database_now
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.db import read_database_now
+from mcpregistry.domain.text.canonical import clean_text
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.prepared_queries import Given, Insert, Select, Update
@@ -31,11 +31,11 @@ from subagents.domain.model_errors import ModelError
 from subagents.domain.outputs import handle_of
 from subagents.domain.spec import TargetSpec
 from subagents.leased.leases import Lease, LostLease
-from subagents.llm.values import Reply, Usage
+from subagents.llm.model_values import ModelReply, TokenUsage
 from subagents.models import Attempt, Run, StoredOutput, ToolCall, Turn
 from subagents.runs import budgets, telemetry
-from subagents.runs.answers import tell_caller
-from subagents.runs.lease import fenced, look
+from subagents.runs.lease import fence_run, look
+from subagents.runs.run_answers import tell_caller
 from subagents.services import runs
 
 _LONGEST_ERROR = 2_000
@@ -43,7 +43,7 @@ _LONGEST = 16_000_000  # characters: no text is cut here, only made fit for a te
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ToolCallEnd:
     """How a tool call ended. ``text`` is what the model reads; ``whole`` the result it was made
     from."""
 
@@ -64,14 +64,14 @@ def begin_turn(lease: Lease, *, worst: Decimal) -> None:
     run = look(lease)
     if run.state == RunState.RUNNING and run.reserved_cost == worst and not run.call_id:
         return
-    with fenced(lease) as run:
+    with fence_run(lease) as run:
         _move_run(run, RunState.RUNNING, reserved_cost=worst)
         _say(run, "Thinking.")
 
 
 def end_turn(
     lease: Lease,
-    reply: Reply,
+    reply: ModelReply,
     *,
     target: TargetSpec,
     number: int,
@@ -90,7 +90,7 @@ def end_turn(
     cost = _cost(target, usage)
     saved = cache_saved(target.prices, cached=usage.cached, cache_write=usage.cache_write)
     calls = () if final is not None else reply.calls
-    with fenced(lease) as run:
+    with fence_run(lease) as run:
         _TURN(
             [
                 {
@@ -100,7 +100,7 @@ def end_turn(
                     "model_name": target.label,
                     "final": final is not None,
                     "note": note,
-                    "text": plain(reply.text, _LONGEST),
+                    "text": clean_text(reply.text, _LONGEST),
                     "finish": reply.finish,
                     "dropped_calls": len(calls[most_calls:]),
                     "input_tokens": usage.input,
@@ -124,8 +124,8 @@ def end_turn(
                     "turn_number": number,
                     "index": i,
                     "provider_id": _own(c.id, number, i),
-                    "name": plain(c.name, 500),
-                    "arguments": plain(c.arguments, _LONGEST),
+                    "name": clean_text(c.name, 500),
+                    "arguments": clean_text(c.arguments, _LONGEST),
                 }
                 for i, c in enumerate(calls[:most_calls])
             ]
@@ -162,13 +162,13 @@ def reserve_energy(
     pool, agent = _DRAWS_ON.get(id=lease.key)
     if pool is None:
         return None
-    with fenced(lease):
+    with fence_run(lease):
         return reservations.reserve_turn(
             pool_id=pool, run=lease.key, agent=agent, input=input, output=output, twice=twice
         )
 
 
-def _draw(run: str, reference: str, usage: Usage) -> None:
+def _draw(run: str, reference: str, usage: TokenUsage) -> None:
     """What the turn used is taken from the pool of the expert tool's agent, in the transaction that
     writes the turn.
 
@@ -222,7 +222,7 @@ _CACHED = Update(
 )
 
 
-def _state(reply: Reply) -> str:
+def _state(reply: ModelReply) -> str:
     """As JSON in ASCII: what a provider wants back may hold characters that a database refuses."""
     return "" if reply.state is None else json.dumps(reply.state)
 
@@ -232,28 +232,28 @@ def _own(given: str, number: int, index: int) -> str:
     return given if given and len(given) <= 64 else f"call_{number}_{index}"
 
 
-def failed_attempt(
+def record_failed_attempt(
     lease: Lease,
     error: ModelError,
     *,
     target: TargetSpec,
     number: int,
     started_at: datetime,
-    reply: Reply | None = None,
+    reply: ModelReply | None = None,
 ) -> None:
     """A request that brought no answer, or one of no use (``reply``), which is paid for all the
     same."""
     now = timezone.now()
-    usage = reply.usage if reply else Usage()
+    usage = reply.usage if reply else TokenUsage()
     cost = _cost(target, usage) if reply else None
-    with fenced(lease) as run:
+    with fence_run(lease) as run:
         attempt = Attempt.objects.create(
             run_id=run.id,
             turn_number=number,
             model_id=target.model_id,
             model_name=target.label,
             trouble=error.kind,
-            message=plain(error.message),
+            message=clean_text(error.message),
             status=error.status,
             retry_after=error.retry_after,
             at=now,
@@ -276,7 +276,7 @@ def failed_attempt(
         telemetry.ATTEMPTS.inc(model=target.label, trouble=error.kind)
 
 
-def _cost(target: TargetSpec, usage: Usage) -> Decimal | None:
+def _cost(target: TargetSpec, usage: TokenUsage) -> Decimal | None:
     return price(
         target.prices,
         input=usage.input,
@@ -297,7 +297,7 @@ def start_call(lease: Lease, call_id: int) -> tuple[str, int]:
     Returns its record's id and the attempt's number. The id is derived, so that the record can be
     found whatever happens to us in the next moment.
     """
-    with fenced(lease) as run:
+    with fence_run(lease) as run:
         call = _CALL.get(id=call_id)
         attempt = call.attempt + 1
         place = f"{run.id}/{call.turn_number}/{call.index}/{attempt}"
@@ -320,13 +320,13 @@ def read_as(call_id: int, invocation: str, what: Sequence[str]) -> None:
     """Which arguments were read in the schema's type, before the call is made so. Nothing, if it is
     another's by now."""
     rows = ToolCall.objects.filter(pk=call_id, state=CallState.STARTED, invocation=invocation)
-    rows.update(coerced=plain("\n".join(what), _LONGEST))
+    rows.update(coerced=clean_text("\n".join(what), _LONGEST))
 
 
 def end_call(
     lease: Lease,
     call_id: int,
-    ended: Ended,
+    ended: ToolCallEnd,
     *,
     was: CallState,
     store: bool = False,
@@ -337,17 +337,19 @@ def end_call(
 
     ``energy``: what it drew, unless it was never sent.
     """
-    with fenced(lease) as run:
+    with fence_run(lease) as run:
         if energy and ended.state != CallState.REFUSED:
             _DRAWN(id=run.id, drawn=energy)
         stored = (
-            _stored(run.id, _CALL.get(id=call_id), plain(ended.whole, _LONGEST)) if store else None
+            _store_output(run.id, _CALL.get(id=call_id), clean_text(ended.whole, _LONGEST))
+            if store
+            else None
         )
         _move(
             call_id,
             was,
             ended.state,
-            result=plain(ended.text, _LONGEST),
+            result=clean_text(ended.text, _LONGEST),
             is_error=ended.is_error,
             stored=stored,
             raw_characters=len(ended.whole),
@@ -368,7 +370,7 @@ _DRAWN = Update(
 
 def move_call(lease: Lease, call_id: int, *, was: CallState, to: CallState) -> None:
     """Move the call from state ``was`` to ``to``."""
-    with fenced(lease):
+    with fence_run(lease):
         _move(call_id, was, to)
 
 
@@ -385,7 +387,7 @@ def _moving(model: type[ToolCall | Run], *columns: str) -> Update:
     return Update(rows, "state", *columns)
 
 
-def _stored(run_id: str, call: Any, text: str) -> str:
+def _store_output(run_id: str, call: Any, text: str) -> str:
     """Its handle."""
     handle = handle_of(run_id, f"{call.turn_number}/{call.index}")
     facts = {
@@ -401,7 +403,7 @@ def _stored(run_id: str, call: Any, text: str) -> str:
 
 def must_conclude(lease: Lease, reason: Exit) -> None:
     """Note that the next turn is the last; the first reason stands."""
-    with fenced(lease) as run:
+    with fence_run(lease) as run:
         if not run.final_reason:
             Run.objects.filter(pk=run.id).update(final_reason=reason)
 
@@ -413,8 +415,8 @@ def sleep(lease: Lease, *, waiting: bool, wake_at: datetime, what_for: str = "")
     ``what_for``: what else it waits for, for whoever looks. Returns False, and gives nothing back,
     if it was cancelled meanwhile: it would be cancelled only when it wakes.
     """
-    now = database_now()
-    with fenced(lease) as run:
+    now = read_database_now()
+    with fence_run(lease) as run:
         if run.cancel_requested:
             return False
         since = (run.waiting_since or now) if waiting else None
@@ -434,11 +436,11 @@ def sleep(lease: Lease, *, waiting: bool, wake_at: datetime, what_for: str = "")
     return True
 
 
-def resumed(lease: Lease) -> None:
+def resume_clock(lease: Lease) -> None:
     """Note that people have decided, so the run's time goes on."""
-    with fenced(lease) as run:
+    with fence_run(lease) as run:
         if run.waiting_since:
-            waited = (database_now() - run.waiting_since).total_seconds()
+            waited = (read_database_now() - run.waiting_since).total_seconds()
             Run.objects.filter(pk=run.id).update(
                 state=RunState.RUNNING,
                 waiting_since=None,
@@ -460,18 +462,18 @@ def finish(
 ) -> None:
     """End the run. Calls that were never made are cancelled with it."""
     now = timezone.now()
-    with fenced(lease) as run:
+    with fence_run(lease) as run:
         _withdraw(run)
         reservations.release(run=run.id)
         budgets.release(run.id)
-        _never_made(*unfinished)(run=run.id, finished_at=now)
+        _prepare_never_made(*unfinished)(run=run.id, finished_at=now)
         _move_run(
             run,
             state,
             exit=exit,
-            answer=plain(answer, _LONGEST),
+            answer=clean_text(answer, _LONGEST),
             structured=structured,
-            error=plain(error, _LONGEST_ERROR),
+            error=clean_text(error, _LONGEST_ERROR),
             savings=savings or {},
             reusable=reusable,
             finished_at=now,
@@ -483,7 +485,7 @@ def finish(
         )
         if run.call_id:
             tell_caller(Run.objects.get(pk=run.id))
-        for child in _CHILDREN.rows(parent=run.id):
+        for child in _CHILDREN.fetch_rows(parent=run.id):
             runs.cancel(
                 run_id=child.id, actor=f"run:{run.id}", reason="the run that started it has ended"
             )
@@ -502,7 +504,7 @@ _WAITING = Select(
 
 
 @cache
-def _never_made(*unfinished: CallState) -> Update:
+def _prepare_never_made(*unfinished: CallState) -> Update:
     """Cancelled; but what an operator wanted made again has been made once, and what it did is not
     known."""
     repeats = Q(state=CallState.PLANNED) & ~Q(result="")
@@ -522,12 +524,12 @@ def _move_run(run: Any, to: RunState, **values: Any) -> None:
 def _say(run: Any, what: str) -> None:
     """To the host that has taken a task for this run, if one has."""
     if run.call_id:
-        host_tasks.say(call_id=run.call_id, message=what)
+        host_tasks.set_status_message(call_id=run.call_id, message=what)
 
 
 def _withdraw(run: Any) -> None:
     """Nobody needs to decide any more about calls of a run that is over."""
-    waiting = [call.invocation for call in _WAITING.rows(run=run.id)]
+    waiting = [call.invocation for call in _WAITING.fetch_rows(run=run.id)]
     for request in ApprovalRequest.objects.filter(call_id__in=waiting) if waiting else ():
         held_calls.cancel(
             request_id=request.pk, reason="the run that started it has ended", actor=f"run:{run.id}"

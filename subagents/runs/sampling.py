@@ -17,14 +17,14 @@ from django.db import Error, transaction
 from mcpregistry.calls.call import Call
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.sampling import Sampler
-from mcpregistry.calls.watch.waiting import Watch
+from mcpregistry.calls.watch.state_watch import StateWatch
 from mcpregistry.db import db_call
 from mcpregistry.domain import error_texts
-from mcpregistry.domain.calls.forwarding import Unanswered
+from mcpregistry.domain.calls.forwarding import HostUnansweredError
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.models import RUN_TOPIC, ExpertTool, Run
-from subagents.runs.answers import Seen, seen
+from subagents.runs.run_answers import RunProgress, read_progress
 from subagents.services import runs
 from subagents.services.experts import text_parameter
 
@@ -33,7 +33,7 @@ _LONGEST = 200_000  # characters of what is asked
 
 
 def sampler(engine: Engine) -> Sampler:
-    """The answerer for an engine; registered with ``calls.more_sources.answer_with``."""
+    """The answerer for an engine; registered with ``calls.source_registry.set_sampler_maker``."""
     return Sampled(engine)
 
 
@@ -42,51 +42,51 @@ class Sampled:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._watch: Watch[Seen] = Watch(engine.feed, RUN_TOPIC, seen)
+        self._watch: StateWatch[RunProgress] = StateWatch(engine.feed, RUN_TOPIC, read_progress)
 
     async def __call__(self, call: Call, params: Mapping[str, Any]) -> dict[str, Any]:
         """MCP's result of ``sampling/createMessage``. Raises Unanswered."""
-        text = asked(params)
+        text = build_question(params)
         try:
             agent = await db_call(_agent, call.entry.offer.server.sampling_expert)
-            if self._engine.run_catalogue(agent).entries:
-                raise Unanswered(
+            if self._engine.get_run_catalogue(agent).entries:
+                raise HostUnansweredError(
                     "The expert tool that answers questions of servers must not have tools."
                 )
             beginning = asyncio.ensure_future(db_call(_begin, call, text))
         except SlipsnisseError as error:
-            raise Unanswered(error.message) from None
+            raise HostUnansweredError(error.message) from None
         except Error:
-            raise Unanswered("The database is unavailable.") from None
+            raise HostUnansweredError("The database is unavailable.") from None
         try:
-            return await db_call(_answer, await self._ended(await asyncio.shield(beginning)))
+            return await db_call(_answer, await self._wait_for_end(await asyncio.shield(beginning)))
         except SlipsnisseError as error:
-            raise Unanswered(error.message) from None
+            raise HostUnansweredError(error.message) from None
         except Error:
-            await asyncio.shield(_given_up(beginning, call))
-            raise Unanswered("The database is unavailable.") from None
+            await asyncio.shield(_cancel_begun_run(beginning, call))
+            raise HostUnansweredError("The database is unavailable.") from None
         except asyncio.CancelledError:
-            await asyncio.shield(_given_up(beginning, call))
+            await asyncio.shield(_cancel_begun_run(beginning, call))
             raise
 
-    async def _ended(self, run_id: str) -> str:
-        now = Seen(False, -1, -1, "")
+    async def _wait_for_end(self, run_id: str) -> str:
+        now = RunProgress(False, -1, -1, "")
         while not now.ended:
-            now = await self._watch.until_not(run_id, now, _LOOK_AGAIN)
+            now = await self._watch.wait_for_change(run_id, now, _LOOK_AGAIN)
         return run_id
 
 
-def asked(params: Mapping[str, Any]) -> str:
+def build_question(params: Mapping[str, Any]) -> str:
     """The messages as one text. Raises Unanswered for what a text cannot say: pictures, sounds,
     tools."""
     if params.get("tools") or params.get("toolChoice"):
-        raise Unanswered(
+        raise HostUnansweredError(
             "The request contains tools. The model that answers it cannot use tools of a server."
         )
     messages = params.get("messages")
-    said = [_said(message) for message in (messages if isinstance(messages, list) else [])]
+    said = [_read_message(message) for message in (messages if isinstance(messages, list) else [])]
     if not said:
-        raise Unanswered("The request does not contain a message.")
+        raise HostUnansweredError("The request does not contain a message.")
     system = params.get("systemPrompt")
     parts = [f"Instructions:\n{system}"] if isinstance(system, str) and system else []
     parts += (
@@ -95,11 +95,13 @@ def asked(params: Mapping[str, Any]) -> str:
         else [f"{role}:\n{text}" for role, text in said]
     )
     if len(whole := "\n\n".join(parts)) > _LONGEST:
-        raise Unanswered(f"The messages must have at most {_LONGEST:,} characters together.")
+        raise HostUnansweredError(
+            f"The messages must have at most {_LONGEST:,} characters together."
+        )
     return whole
 
 
-def _said(message: object) -> tuple[str, str]:
+def _read_message(message: object) -> tuple[str, str]:
     role, content = (
         (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
     )
@@ -112,31 +114,31 @@ def _said(message: object) -> tuple[str, str]:
         or len(texts) != len(parts)
         or not all(isinstance(each, str) for each in texts)
     ):
-        raise Unanswered(
+        raise HostUnansweredError(
             "The messages contain something other than text. The model that answers them reads only text."
         )
     return str(role).capitalize(), "\n".join(map(str, texts))
 
 
-def _expert(name: str) -> ExpertTool:
+def _find_expert(name: str) -> ExpertTool:
     found = ExpertTool.objects.filter(name=name, enabled=True).select_related("agent").first()
     if found is None:
         raise ConfigInvalid(
-            error_texts.not_found("enabled expert tool", name),
+            error_texts.say_not_found("enabled expert tool", name),
             remedy="Enable it, or choose another expert tool.",
         )
     return found
 
 
 def _agent(name: str) -> str:
-    return _expert(name).agent.slug
+    return _find_expert(name).agent.slug
 
 
 @transaction.atomic
 def _begin(call: Call, text: str) -> str:
     catalogue = call.request.catalogue
     request = call.request
-    expert = _expert(call.entry.offer.server.sampling_expert)
+    expert = _find_expert(call.entry.offer.server.sampling_expert)
     return runs.start(
         expert=expert.name,
         arguments={text_parameter(expert): text},
@@ -153,7 +155,7 @@ def _begin(call: Call, text: str) -> str:
 def _answer(run_id: str) -> dict[str, Any]:
     run = Run.objects.get(pk=run_id)
     if run.state != RunState.DONE:
-        raise Unanswered(
+        raise HostUnansweredError(
             f"The run of the expert tool ended without an answer: {run.exit or run.state}."
         )
     turn = run.turns.order_by("-number").first()
@@ -165,7 +167,7 @@ def _answer(run_id: str) -> dict[str, Any]:
     }
 
 
-async def _given_up(beginning: asyncio.Future[str], call: Call) -> None:
+async def _cancel_begun_run(beginning: asyncio.Future[str], call: Call) -> None:
     """The call is over: what it has begun is cancelled."""
     try:
         await db_call(

@@ -11,12 +11,12 @@ from django.conf import settings
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.prepared_queries import Given, Select
-from mcpregistry.services.servers.targets import LISTED, filled_in
-from subagents.domain.model_options import combined, spelled
-from subagents.llm.scripted.resident import resident
-from subagents.llm.values import Target
+from mcpregistry.services.servers.targets import LISTED, fill_record_text
+from subagents.domain.model_options import combine_options, normalize_names
+from subagents.llm.model_values import ModelTarget
+from subagents.llm.scripted.shared_server import resident
 from subagents.models import LanguageModel
-from subagents.models.provider import Kind, Provider
+from subagents.models.provider import Provider, ProviderKind
 
 _OWN_NETWORK = ("127.0.0.1/32",)  # in which the scripted provider of this very process listens
 _OLLAMA = "http://127.0.0.1:11434"
@@ -24,13 +24,13 @@ _OLLAMA = "http://127.0.0.1:11434"
 _ATTRIBUTION = {"X-OpenRouter-Title": "Slipsnisse", "User-Agent": "slipsnisse"}
 
 
-def target_for(
+def build_target(
     model_id: int,
     *,
     temperature: float,
     at_most: float,
     options: Mapping[str, Any] = MappingProxyType({}),
-) -> Target:
+) -> ModelTarget:
     """The address, key and options for one request to a model.
 
     ``at_most``: seconds that the run has left; ``options`` replace the model's own. Raises
@@ -40,14 +40,17 @@ def target_for(
     provider = Provider(**{name: getattr(model, f"provider__{name}") for name in _PROVIDER})
     if problem := provider.draft_problem(model.overrides):
         raise ConfigInvalid(problem.sentence, remedy=problem.remedy)
-    found = combined(
-        provider.kind, model.name, provider.options, spelled(model.overrides) | dict(options)
+    found = combine_options(
+        provider.kind,
+        model.name,
+        provider.options,
+        normalize_names(model.overrides) | dict(options),
     )
-    return Target(
+    return ModelTarget(
         kind=provider.kind,
         model=model.name,
         base_url=_address(provider),
-        key=_filled(provider, provider.key, "key"),
+        key=_fill_references(provider, provider.key, "key"),
         headers=_headers(provider),
         options={key: value for key, value in found.items() if key != "temperature"},
         tool_choice=model.tool_choice or provider.tool_choice,
@@ -83,10 +86,10 @@ _MODEL = Select(
 )
 
 
-def _filled(provider: Provider, text: str, what: str) -> str:
+def _fill_references(provider: Provider, text: str, what: str) -> str:
     """``${VAR}`` and ``${cred:NAME}`` as for servers: of our environment only what the operator
     lists is seen."""
-    filled = filled_in(text, f"provider:{provider.slug}")
+    filled = fill_record_text(text, f"provider:{provider.slug}")
     if filled is None:
         raise ConfigInvalid(
             f'The {what} of the provider "{provider.slug}" refers to a value that does not exist: {text}.',
@@ -96,9 +99,9 @@ def _filled(provider: Provider, text: str, what: str) -> str:
 
 
 def _address(provider: Provider) -> str:
-    if provider.kind == Kind.SCRIPTED and not provider.base_url:
+    if provider.kind == ProviderKind.SCRIPTED and not provider.base_url:
         return resident()
-    if provider.kind == Kind.OLLAMA:
+    if provider.kind == ProviderKind.OLLAMA:
         return native_ollama(provider.base_url or _OLLAMA)
     return provider.base_url
 
@@ -114,11 +117,11 @@ def native_ollama(url: str) -> str:
 
 def _headers(provider: Provider) -> dict[str, str]:
     own = {
-        str(name): _filled(provider, str(value), f"header {name}")
+        str(name): _fill_references(provider, str(value), f"header {name}")
         for name, value in provider.headers.items()
     }
     return (
         {"HTTP-Referer": settings.SITE_URL, **_ATTRIBUTION, **own}
-        if provider.kind == Kind.OPENROUTER
+        if provider.kind == ProviderKind.OPENROUTER
         else own
     )

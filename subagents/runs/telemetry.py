@@ -3,8 +3,8 @@ source design gives."""
 
 from __future__ import annotations
 
-from mcpregistry.services.records.figures import Counter, Gauge
-from subagents.domain.context import Outcome, Reckoning, Trigger
+from mcpregistry.services.records.metric_counters import Counter, Gauge
+from subagents.domain.context import GuardOutcome, Reckoning, Trigger
 from subagents.domain.spec import TargetSpec
 
 GUARD_EVENTS = Counter(
@@ -24,7 +24,9 @@ ATTEMPTS = Counter(
 RUNS = Counter("slipsnisse_runs", "Runs that ended.", ["expert", "exit"])
 
 
-def guard(target: TargetSpec, trigger: Trigger, outcome: Outcome, reckoning: Reckoning) -> None:
+def guard(
+    target: TargetSpec, trigger: Trigger, outcome: GuardOutcome, reckoning: Reckoning
+) -> None:
     """The context guard has stopped something. Call it where the ORM may be used."""
     GUARD_EVENTS.inc(provider=target.provider, model=target.label, trigger=trigger, outcome=outcome)
     GUARD_REMAINING.set(

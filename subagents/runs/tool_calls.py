@@ -12,28 +12,28 @@ from typing import Any
 import structlog
 from django.utils import timezone
 
-from mcpregistry.db import db_call, reckoned_now
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.db import db_call, estimate_database_now
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.failpoints import failpoint
 from mcpregistry.services.upkeep import reaping
 from subagents.domain import context, outputs
 from subagents.domain.budget import time_left
-from subagents.domain.context import REFUSAL, Outcome, Reckoning, Trigger
+from subagents.domain.context import REFUSAL, GuardOutcome, Reckoning, Trigger
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.spec import TargetSpec
 from subagents.domain.transcript import BROKEN, CallView, failure
+from subagents.leased.database_retry import retry_while_unavailable
 from subagents.leased.leases import Lease
-from subagents.leased.patience import patiently
 from subagents.llm.tokens import counter
 from subagents.models import ToolCall
 from subagents.runs import records, telemetry
-from subagents.runs.records import Ended
-from subagents.runs.toolbox import Toolbox, ended, read_output, recorded
-from subagents.runs.views import RunView
+from subagents.runs.records import ToolCallEnd
+from subagents.runs.run_views import RunView
+from subagents.runs.toolbox import Toolbox, describe_end, find_recorded_end, read_output
 
 log = structlog.get_logger(__name__)
 
-_OPEN = {State.PENDING, State.READY}
+_OPEN = {InvocationState.PENDING, InvocationState.READY}
 _MOST_ATTEMPTS = 3  # of a call that repeating cannot harm
 # between looks at calls of which somebody else has the end; that wakes the run at once
 _PATIENCE = timedelta(hours=1)
@@ -55,7 +55,7 @@ async def make(held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallV
         return True
     results = _Results(held, seen, tools)
     ends = await asyncio.gather(*(_make_one(results, call) for call in calls))
-    dead = next((end for end in ends if end is not None and _died(end)), None)
+    dead = next((end for end in ends if end is not None and _is_server_dead(end)), None)
     if dead is not None and seen.spec.fail_on_server_death:
         error = f"ToolExecutionError: {dead.text}"
         await db_call(records.finish, held, state=RunState.FAILED, exit=Exit.TOOL, error=error)
@@ -63,7 +63,7 @@ async def make(held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[CallV
     return True
 
 
-async def _make_one(results: _Results, call: CallView) -> Ended | None:
+async def _make_one(results: _Results, call: CallView) -> ToolCallEnd | None:
     """The end, or None while there is none: people decide first, another run answers, or it is made
     once more."""
     held = results.held
@@ -71,13 +71,13 @@ async def _make_one(results: _Results, call: CallView) -> Ended | None:
     tools = results.tools
     invocation, attempt = await db_call(records.start_call, held, call.id)
     failpoint("run_call_started")
-    end = _unreadable(call, seen) or await _in_time(
+    end = _unreadable(call, seen) or await _call_in_time(
         tools, call, invocation, time_left(seen.spec, seen.spent)
     )
-    if isinstance(end, Ended):
+    if isinstance(end, ToolCallEnd):
         return await results.settle(call, end, attempt)
     # which stays started: the next step finds out what becomes of it, and sleeps
-    if end is not State.DISPATCHED:
+    if end is not InvocationState.DISPATCHED:
         await db_call(records.move_call, held, call.id, was=CallState.STARTED, to=CallState.WAITING)
     return None
 
@@ -87,12 +87,12 @@ async def find_out(held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[C
     results = _Results(held, seen, tools)
     open_ones = 0
     for call in calls:
-        found = await db_call(_found, call.invocation, tools.engine.recorder.writer)
+        found = await db_call(_find_known_end, call.invocation, tools.engine.recorder.writer)
         if found is None:  # its record comes before its first byte: nothing was sent
             await db_call(
                 records.move_call, held, call.id, was=CallState.STARTED, to=CallState.PLANNED
             )
-        elif isinstance(found, Ended):
+        elif isinstance(found, ToolCallEnd):
             await results.settle(call, found, call.attempt)
         elif found in _OPEN:
             await db_call(
@@ -102,16 +102,18 @@ async def find_out(held: Lease, seen: RunView, tools: Toolbox, calls: Sequence[C
             open_ones += 1
     if not open_ones:
         return True
-    return not await db_call(records.sleep, held, waiting=False, wake_at=reckoned_now() + _PATIENCE)
+    return not await db_call(
+        records.sleep, held, waiting=False, wake_at=estimate_database_now() + _PATIENCE
+    )
 
 
-def _found(invocation: str, writer: str) -> Ended | State | None:
+def _find_known_end(invocation: str, writer: str) -> ToolCallEnd | InvocationState | None:
     """What the records say of a call that an earlier worker has started. Of one that has lost the
     run, nobody waits for the end."""
-    found = recorded(invocation)
+    found = find_recorded_end(invocation)
     return (
-        recorded(invocation)
-        if found == State.DISPATCHED and reaping.give_up(invocation, writer)
+        find_recorded_end(invocation)
+        if found == InvocationState.DISPATCHED and reaping.give_up(invocation, writer)
         else found
     )
 
@@ -123,13 +125,13 @@ async def look_at_waiting(
     results = _Results(held, seen, tools)
     news = False
     for call in calls:
-        found = await db_call(recorded, call.invocation)
-        if isinstance(found, Ended):
-            await db_call(records.resumed, held)
+        found = await db_call(find_recorded_end, call.invocation)
+        if isinstance(found, ToolCallEnd):
+            await db_call(records.resume_clock, held)
             await results.admit(call, found, was=CallState.WAITING)
             news = True
     return news or not await db_call(
-        records.sleep, held, waiting=True, wake_at=reckoned_now() + _PATIENCE
+        records.sleep, held, waiting=True, wake_at=estimate_database_now() + _PATIENCE
     )
 
 
@@ -143,7 +145,7 @@ class _Results:
         self._lock = asyncio.Lock()
         self._room: context.Room | None = None
 
-    async def settle(self, call: CallView, end: Ended, attempt: int) -> Ended | None:
+    async def settle(self, call: CallView, end: ToolCallEnd, attempt: int) -> ToolCallEnd | None:
         """Write the end down, unless nobody knows it and making the call again cannot harm: None
         then."""
         if (
@@ -158,19 +160,21 @@ class _Results:
         await self.admit(call, end, was=CallState.STARTED)
         return end
 
-    async def admit(self, call: CallView, end: Ended, *, was: CallState) -> None:
+    async def admit(self, call: CallView, end: ToolCallEnd, *, was: CallState) -> None:
         """Write the end down as the model will read it: whole, as a first page, or refused by the
         guard."""
         held = self.held
         async with self._lock:
-            shown, store = _sized(end, self.seen, call)
+            shown, store = _limit_size(end, self.seen, call)
             target = max(self.seen.spec.targets, key=lambda t: t.room, default=None)
             over = (
-                None if target is None else await asyncio.to_thread(self._over, target, shown.text)
+                None
+                if target is None
+                else await asyncio.to_thread(self._reckon_overflow, target, shown.text)
             )
             if target is not None and over is not None:
-                await db_call(telemetry.guard, target, Trigger.TOOL, Outcome.FINAL, over)
-                shown = Ended(
+                await db_call(telemetry.guard, target, Trigger.TOOL, GuardOutcome.FINAL, over)
+                shown = ToolCallEnd(
                     end.state, REFUSAL, end.whole, is_error=True, facts=end.facts | _details(over)
                 )
                 log.info("agent:context", run=held.key, call=call.name, **_details(over))
@@ -180,17 +184,17 @@ class _Results:
             write = partial(
                 db_call, records.end_call, held, call.id, shown, was=was, store=store, energy=energy
             )
-            await patiently(write)
+            await retry_while_unavailable(write)
             failpoint("run_call_ended")
 
-    def _over(self, target: TargetSpec, text: str) -> Reckoning | None:
+    def _reckon_overflow(self, target: TargetSpec, text: str) -> Reckoning | None:
         """In a thread of its own, for counting takes a while."""
         count = counter(target.tokenizer, target.label)
         room = self._room
         if room is None:
             last = self.seen.turns[-1]
             ratio = context.ratio_of(last.input_tokens, last.estimated)
-            room = context.Room(target, _known(self.seen, count), ratio)
+            room = context.Room(target, _count_known_tokens(self.seen, count), ratio)
             self._room = room
         return room.admit(count(text))
 
@@ -204,7 +208,7 @@ def _details(reckoning: Reckoning) -> dict[str, int]:
     }
 
 
-def _known(seen: RunView, count: Any) -> int:
+def _count_known_tokens(seen: RunView, count: Any) -> int:
     """Tokens that the next request has already: the last one with its answer, and results that came
     since."""
     last = seen.turns[-1]
@@ -212,7 +216,7 @@ def _known(seen: RunView, count: Any) -> int:
     return billed + sum(count(call.result) for call in last.calls if call.result)
 
 
-def _sized(end: Ended, seen: RunView, call: CallView) -> tuple[Ended, bool]:
+def _limit_size(end: ToolCallEnd, seen: RunView, call: CallView) -> tuple[ToolCallEnd, bool]:
     """A result over the limit is stored; the model gets its beginning and how to read on."""
     limit = seen.spec.max_result_bytes
     if (
@@ -222,40 +226,46 @@ def _sized(end: Ended, seen: RunView, call: CallView) -> tuple[Ended, bool]:
         return end, False
     handle = outputs.handle_of(seen.id, f"{call.turn}/{call.index}")
     text = outputs.preview(handle, end.text, limit=limit)
-    return Ended(end.state, text, end.text, end.is_error, end.facts), True
+    return ToolCallEnd(end.state, text, end.text, end.is_error, end.facts), True
 
 
-async def _in_time(
+async def _call_in_time(
     tools: Toolbox, call: CallView, invocation: str, seconds: float
-) -> Ended | State:
+) -> ToolCallEnd | InvocationState:
     """A call that outlasts the run's time is cancelled, down to its server; what became of it is in
     its record."""
     try:
         async with asyncio.timeout(seconds):
-            return await _made(tools, call, invocation)
+            return await _make_call(tools, call, invocation)
     except TimeoutError:
         pass
     for _ in range(_LOOKS):
-        found = await db_call(recorded, invocation)
-        if isinstance(found, Ended):
+        found = await db_call(find_recorded_end, invocation)
+        if isinstance(found, ToolCallEnd):
             return found
         await asyncio.sleep(_LOOK_EVERY)
-    return State.DISPATCHED  # found out in a later step
+    return InvocationState.DISPATCHED  # found out in a later step
 
 
-async def _made(tools: Toolbox, call: CallView, invocation: str) -> Ended | State:
+async def _make_call(
+    tools: Toolbox, call: CallView, invocation: str
+) -> ToolCallEnd | InvocationState:
     """The call's end, or its state while it has none: held for people, or answered by a run of its
     own."""
     arguments: dict[str, Any] = json.loads(call.arguments or "{}")
-    arguments, read = tools.meant(call.name, arguments)
+    arguments, read = tools.read_arguments(call.name, arguments)
     if read:
         await db_call(records.read_as, call.id, invocation, read)
     if call.name == outputs.TOOL["function"]["name"]:
         return await db_call(read_output, tools.run, arguments)
     if tools.catalogue.find(call.name) is None:
-        return _refused(tools.unknown(call.name))
+        return _make_refusal(tools.unknown(call.name))
     outcome = await tools.call(call.name, arguments, invocation=invocation)
-    return outcome.state if outcome.state in (*_OPEN, State.DISPATCHED) else ended(outcome)
+    return (
+        outcome.state
+        if outcome.state in (*_OPEN, InvocationState.DISPATCHED)
+        else describe_end(outcome)
+    )
 
 
 async def _refuse_all(held: Lease, why: Exit, calls: Sequence[CallView]) -> bool:
@@ -267,14 +277,14 @@ async def _refuse_all(held: Lease, why: Exit, calls: Sequence[CallView]) -> bool
         else failure("the run must give its final answer, so this call was not made")
     )
     for call in calls:
-        end = Ended(CallState.REFUSED, text, is_error=True)
+        end = ToolCallEnd(CallState.REFUSED, text, is_error=True)
         if call.result:
-            end = Ended(CallState.UNKNOWN, call.result, is_error=True)
+            end = ToolCallEnd(CallState.UNKNOWN, call.result, is_error=True)
         await db_call(records.end_call, held, call.id, end, was=CallState.PLANNED)
     return True
 
 
-def _unreadable(call: CallView, seen: RunView) -> Ended | None:
+def _unreadable(call: CallView, seen: RunView) -> ToolCallEnd | None:
     """Why arguments are none, in words that help the model to do better."""
     try:
         value = json.loads(call.arguments or "{}")
@@ -286,24 +296,24 @@ def _unreadable(call: CallView, seen: RunView) -> Ended | None:
     if not problem:
         return None
     if seen.turns[-1].finish == "length":
-        return _refused(
+        return _make_refusal(
             "Your answer was cut off at your output limit, so the arguments are incomplete and nothing was called. "
             "Call the tool again with shorter arguments, or split the work into several calls."
         )
-    return _refused(
+    return _make_refusal(
         f"The arguments are not a JSON object ({problem}). Call the tool again with a valid one."
     )
 
 
-def _refused(text: str) -> Ended:
-    return Ended(CallState.REFUSED, failure(text), is_error=True)
+def _make_refusal(text: str) -> ToolCallEnd:
+    return ToolCallEnd(CallState.REFUSED, failure(text), is_error=True)
 
 
-def _died(end: Ended) -> bool:
+def _is_server_dead(end: ToolCallEnd) -> bool:
     return end.facts.get("code") in _DEAD
 
 
-async def until_recorded(run_id: str) -> None:
+async def wait_until_recorded(run_id: str) -> None:
     """Wait for the records of calls that were cancelled just now: their ends are written a moment
     later. Not for long, as of a call whose worker has died, the end comes much later."""
     for _ in range(_LOOKS):
@@ -317,17 +327,17 @@ def has_open_record(run_id: str) -> bool:
     calls = ToolCall.objects.filter(run_id=run_id, state=CallState.STARTED).values_list(
         "invocation", flat=True
     )
-    return any(recorded(call) is State.DISPATCHED for call in calls)
+    return any(find_recorded_end(call) is InvocationState.DISPATCHED for call in calls)
 
 
 def settle_started(run_id: str) -> None:
     """For a run that is being ended: say of each call that was out what the records say of it."""
     for call in ToolCall.objects.filter(run_id=run_id, state=CallState.STARTED):
-        found = recorded(call.invocation)
+        found = find_recorded_end(call.invocation)
         if found is None:
             state = CallState.CANCELLED
             text = ""
-        elif isinstance(found, Ended):
+        elif isinstance(found, ToolCallEnd):
             state = found.state
             text = found.text
         else:

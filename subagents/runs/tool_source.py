@@ -21,18 +21,18 @@ from django.db import Error, transaction
 from django.utils import timezone
 
 from mcpregistry.calls.call import Call
-from mcpregistry.calls.catalog import Catalogue, Entry, Offer, Source
+from mcpregistry.calls.catalog import Catalogue, CatalogueEntry, ToolOffer, ToolSource
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.pipeline import Dispatcher
-from mcpregistry.calls.watch.waiting import Watch
-from mcpregistry.database_errors import unheard
+from mcpregistry.calls.watch.state_watch import StateWatch
+from mcpregistry.database_errors import is_outcome_unknown
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Conflict, DownstreamError, SlipsnisseError
 from mcpregistry.domain.policy.access import may_see
-from mcpregistry.domain.policy.risk import risk_of
+from mcpregistry.domain.policy.risk import assess_risk
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec, ServerSpec, ToolSpec
-from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.domain.snapshot_specs import RUNS, AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.text.canonical import encode_lossy_json, hash_parts
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import HostTask
 from mcpregistry.services.tasks import host_tasks, long_calls
@@ -45,13 +45,13 @@ from subagents.domain.formats import (
     takes_formats,
     with_formats,
 )
-from subagents.leased.queue import Queue
+from subagents.leased.turn_queue import Queue
 from subagents.models import RUN_TOPIC, Run
-from subagents.runs.answers import Seen, answer_of, given_again, seen
+from subagents.runs.run_answers import RunProgress, answer_of, read_progress, repeat_answer
 from subagents.runs.toolbox import Toolbox
 from subagents.services import runs
 from subagents.services.headends.configuring import HeadendSpec, find_mcp_headend
-from subagents.services.headends.places import Place
+from subagents.services.headends.queue_places import QueuePlace
 from subagents.services.offers import SECTION, SERVER, Offered
 
 KIND = "expert"
@@ -75,9 +75,9 @@ class ExpertTools:
 
     kind = KIND
 
-    def offers(
+    def list_offers(
         self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
-    ) -> Iterable[Offer]:
+    ) -> Iterable[ToolOffer]:
         """The expert tools that this agent may call on this endpoint."""
         for expert in snapshot.sections.get(SECTION, ()):
             here = endpoint.slug == RUNS.slug or endpoint.slug in expert.endpoints
@@ -87,7 +87,7 @@ class ExpertTools:
                     and find_mcp_headend(snapshot, endpoint.slug) is not None
                 )
                 tool = _tool(expert, snapshot, now, formats=formats)
-                yield Offer(KIND, _SERVER, tool, own=True, spends=True)
+                yield ToolOffer(KIND, _SERVER, tool, own=True, spends=True)
 
 
 def find_expert(snapshot: Snapshot, name: str) -> Offered | None:
@@ -95,7 +95,7 @@ def find_expert(snapshot: Snapshot, name: str) -> Offered | None:
     return next((each for each in snapshot.sections.get(SECTION, ()) if each.name == name), None)
 
 
-def with_any_format(catalogue: Catalogue, entry: Entry, expert: Offered) -> Catalogue:
+def with_any_format(catalogue: Catalogue, entry: CatalogueEntry, expert: Offered) -> Catalogue:
     """Return a catalogue with this entry only, which accepts a format but does not require one."""
     if not takes_formats(expert.input_schema):
         return Catalogue(
@@ -103,9 +103,9 @@ def with_any_format(catalogue: Catalogue, entry: Entry, expert: Offered) -> Cata
         )
     shown = {key: value for key, value in entry.offer.tool.data.items() if key != "outputSchema"}
     shown["inputSchema"] = with_formats(expert.input_schema, required=False)
-    hashed = digest(stored(shown), expert.version)
+    hashed = hash_parts(encode_lossy_json(shown), expert.version)
     tool = replace(entry.offer.tool, data=shown, definition_hash=hashed)
-    widened = Entry(entry.name, replace(entry.offer, tool=tool), shown)
+    widened = CatalogueEntry(entry.name, replace(entry.offer, tool=tool), shown)
     return Catalogue(
         catalogue.endpoint, catalogue.agent, {entry.name: widened}, catalogue.valid_until
     )
@@ -117,11 +117,11 @@ def _tool(expert: Offered, snapshot: Snapshot, now: float, *, formats: bool) -> 
         "name": expert.name,
         "description": expert.description,
         "inputSchema": with_formats(schema, required=True) if formats else dict(schema),
-        "annotations": derived_hints(expert, snapshot, now),
+        "annotations": derive_hints(expert, snapshot, now),
     }
     if expert.output_schema is not None and not formats:  # each call has its own schema
         listing["outputSchema"] = dict(expert.output_schema)
-    hashed = digest(stored(listing), expert.version)
+    hashed = hash_parts(encode_lossy_json(listing), expert.version)
     return ToolSpec(
         id=-1000 - expert.id,
         server_id=_SERVER.id,
@@ -132,14 +132,14 @@ def _tool(expert: Offered, snapshot: Snapshot, now: float, *, formats: bool) -> 
     )
 
 
-def derived_hints(expert: Offered, snapshot: Snapshot, now: float) -> dict[str, bool]:
+def derive_hints(expert: Offered, snapshot: Snapshot, now: float) -> dict[str, bool]:
     """The tool's annotations, derived from its whitelist and never claimed.
 
     Read-only only if all of that is, destructive if any of it is.
     """
     agent = snapshot.agents[expert.agent]
     risks = [
-        risk_of(tool)
+        assess_risk(tool)
         for tool in snapshot.tools.values()
         if (server := snapshot.servers.get(tool.server_id))
         and may_see(agent, RUNS, server, tool, now)
@@ -152,9 +152,9 @@ def derived_hints(expert: Offered, snapshot: Snapshot, now: float) -> dict[str, 
     }
 
 
-def expert_source(engine: Engine) -> tuple[Source, Dispatcher]:
+def expert_source(engine: Engine) -> tuple[ToolSource, Dispatcher]:
     """The source and its dispatcher for an engine; registered with
-    ``calls.more_sources.add_source``."""
+    ``calls.source_registry.add_source``."""
     return ExpertTools(), ExpertDispatcher(engine)
 
 
@@ -172,34 +172,34 @@ class ExpertDispatcher:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._watch: Watch[Seen] = Watch(engine.feed, RUN_TOPIC, seen)
+        self._watch: StateWatch[RunProgress] = StateWatch(engine.feed, RUN_TOPIC, read_progress)
         self._queue = Queue(engine.feed, engine.process)
         self._background: set[asyncio.Task[None]] = set()
 
     async def __call__(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
         """Start a run for the call, and wait for its end unless the host took a task."""
-        if (known := await self._known(call)) is not None:
+        if (known := await self._find_reusable_answer(call)) is not None:
             on_sent()
             return known
         headend = find_mcp_headend(self._engine.live.current, call.request.catalogue.endpoint.slug)
         if headend is None:
-            return await self._made(call, on_sent)
+            return await self._start_and_wait(call, on_sent)
         place = await self._queue.join(
             headend, agent=call.request.catalogue.agent.slug, fingerprint=call.id
         )
         given_up = False
         try:
             await self._turn(headend, place, call)
-            answer = await self._made(call, on_sent)
+            answer = await self._start_and_wait(call, on_sent)
             if answer.get("resultType") == "task":
                 given_up = True
-                self._spawn(self._kept(place, call))
+                self._spawn(self._keep_place(place, call))
             return answer
         finally:
             if not given_up:
                 await asyncio.shield(self._queue.leave(place))
 
-    async def _turn(self, headend: HeadendSpec, place: Place, call: Call) -> None:
+    async def _turn(self, headend: HeadendSpec, place: QueuePlace, call: Call) -> None:
         """Wait for the turn of the call in the queue of the MCP headend."""
 
         def on_position(ahead: int) -> None:
@@ -215,38 +215,38 @@ class ExpertDispatcher:
         finally:
             waiting.cancel()
 
-    async def _kept(self, place: Place, call: Call) -> None:
+    async def _keep_place(self, place: QueuePlace, call: Call) -> None:
         """Keep the place until the end of the run, for a host that uses tasks."""
         try:
-            begun = await db_call(_begun, call.id)
-            now = Seen(begun is None, -1, -1, "")
+            begun = await db_call(_find_begun_run, call.id)
+            now = RunProgress(begun is None, -1, -1, "")
             while begun is not None and not now.ended and not self._watch.stopping:
-                now = await self._watch.until_not(begun.run, now, _RENEW_EVERY)
+                now = await self._watch.wait_for_change(begun.run, now, _RENEW_EVERY)
         finally:
             await asyncio.shield(self._queue.leave(place))
 
-    async def _made(self, call: Call, on_sent: Callable[[], None]) -> dict[str, Any]:
+    async def _start_and_wait(self, call: Call, on_sent: Callable[[], None]) -> dict[str, Any]:
         # compiling a schema may take a moment
         arguments, answer_format = await asyncio.to_thread(_split, call)
         beginning = asyncio.ensure_future(db_call(_begin, call, arguments, answer_format))
         try:
             # The transaction that begins the run ends by itself; only then is it known what has to
             # be cancelled.
-            begun = await _heard(beginning, call)
+            begun = await _await_beginning(beginning, call)
         except asyncio.CancelledError:
             on_sent()  # perhaps it was begun already
-            self._spawn(_given_up(beginning, call))
+            self._spawn(_cancel_begun_run(beginning, call))
             raise
         on_sent()
         if begun.task:
             return {"resultType": "task", "taskId": begun.task}
         try:
-            return answer_of(await self._ended(begun.run, call))
+            return answer_of(await self._wait_for_end(begun.run, call))
         except (asyncio.CancelledError, DownstreamError):
-            await asyncio.shield(_given_up(beginning, call))
+            await asyncio.shield(_cancel_begun_run(beginning, call))
             raise
 
-    async def _known(self, call: Call) -> dict[str, Any] | None:
+    async def _find_reusable_answer(self, call: Call) -> dict[str, Any] | None:
         """An answer that may be given again; it costs nothing."""
         name = call.entry.offer.tool.name
         expert = find_expert(self._engine.live.current, name)
@@ -254,10 +254,10 @@ class ExpertDispatcher:
             return None
         arguments, answer_format = _split(call)
         tools = Toolbox(
-            self._engine, self._engine.run_catalogue(expert.agent), run="", expert=name
+            self._engine, self._engine.get_run_catalogue(expert.agent), run="", expert=name
         ).fingerprint
         run = await db_call(
-            runs.answered,
+            runs.find_reusable_run,
             expert=name,
             arguments=arguments,
             tools=tools,
@@ -266,14 +266,14 @@ class ExpertDispatcher:
             seconds=expert.cache_seconds,
             now=timezone.now(),
         )
-        return given_again(run) if run is not None else None
+        return repeat_answer(run) if run is not None else None
 
-    async def _ended(self, run_id: str, call: Call) -> Run:
-        now = Seen(False, -1, -1, "")
+    async def _wait_for_end(self, run_id: str, call: Call) -> Run:
+        now = RunProgress(False, -1, -1, "")
         renewed = time.monotonic()
         while not now.ended:
             before = now
-            now = await self._watch.until_not(run_id, now, _RENEW_EVERY)
+            now = await self._watch.wait_for_change(run_id, now, _RENEW_EVERY)
             if now != before and call.request.on_progress is not None:
                 call.request.on_progress(
                     float(now.turns + now.calls), None, f"Step {now.turns + 1}: {now.doing}"
@@ -290,7 +290,7 @@ class ExpertDispatcher:
 
 
 async def _keep(call: Call) -> None:
-    if not await db_call(long_calls.keep, call_id=call.id, fence=call.fence):
+    if not await db_call(long_calls.renew_call_lease, call_id=call.id, fence=call.fence):
         raise DownstreamError(
             "This process did not report for too long, so the call was ended. Its run may have continued.",
             remedy="Check what the run has done before you repeat the call.",
@@ -326,7 +326,7 @@ def _begin(call: Call, arguments: Mapping[str, Any], answer_format: AnswerFormat
     )
     if not request.host.tasks:
         return Begun(run.pk)
-    task = long_calls.hand_over(
+    task = long_calls.hand_over_call(
         call_id=call.id,
         fence=call.fence,
         agent=catalogue.agent.slug,
@@ -341,7 +341,7 @@ def _begin(call: Call, arguments: Mapping[str, Any], answer_format: AnswerFormat
     return Begun(run.pk, task.pk)
 
 
-async def _heard(beginning: asyncio.Future[Begun], call: Call) -> Begun:
+async def _await_beginning(beginning: asyncio.Future[Begun], call: Call) -> Begun:
     """What was begun, also where its commit was not heard of: that is looked up before anything is
     said.
 
@@ -351,9 +351,9 @@ async def _heard(beginning: asyncio.Future[Begun], call: Call) -> Begun:
         return await asyncio.shield(beginning)
     except Error as error:
         try:
-            found = await db_call(_begun, call.id)
+            found = await db_call(_find_begun_run, call.id)
         except Error:
-            if not unheard(error):
+            if not is_outcome_unknown(error):
                 raise error from None
             doubt = (
                 "It is not known whether the run was started, because the database is unavailable."
@@ -366,16 +366,16 @@ async def _heard(beginning: asyncio.Future[Begun], call: Call) -> Begun:
         return found
 
 
-def _begun(call_id: str) -> Begun | None:
+def _find_begun_run(call_id: str) -> Begun | None:
     run = Run.objects.filter(call_id=call_id).values_list("pk", flat=True).first()
     task = HostTask.objects.filter(call_id=call_id).values_list("pk", flat=True).first()
     return Begun(run, task or "") if run else None
 
 
-async def _given_up(beginning: asyncio.Future[Begun], call: Call) -> None:
+async def _cancel_begun_run(beginning: asyncio.Future[Begun], call: Call) -> None:
     """The caller is gone: what it has begun is cancelled, down to the call that is out at a
     server."""
     caller = call.request.catalogue.agent.slug
     with suppress(SlipsnisseError):  # then nothing was begun
-        begun = await _heard(beginning, call)
+        begun = await _await_beginning(beginning, call)
         await db_call(runs.cancel, run_id=begun.run, actor=caller, reason="caller left")

@@ -12,28 +12,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mcpregistry.calls.call import CallOutcome, CallRequest, Host, OnProgress
+from mcpregistry.calls.call import CallHost, CallOutcome, CallRequest, OnProgress
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.calls.engine import Engine
-from mcpregistry.calls.recorded import outcome_of_record
+from mcpregistry.calls.recorded_outcomes import build_recorded_outcome
 from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.lifecycle import TERMINAL, State
-from mcpregistry.domain.policy.decision import Outcome
-from mcpregistry.domain.policy.risk import risk_of
-from mcpregistry.domain.schema.validation import problems
-from mcpregistry.domain.servers.sessions import session_of_run
-from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.domain.lifecycle import TERMINAL, InvocationState
+from mcpregistry.domain.policy.decision import RuleOutcome
+from mcpregistry.domain.policy.risk import assess_risk
+from mcpregistry.domain.schema.validation import list_problems
+from mcpregistry.domain.servers.sessions import name_run_session
+from mcpregistry.domain.text.canonical import encode_lossy_json, hash_parts
 from mcpregistry.models import Invocation
 from subagents.domain import outputs
-from subagents.domain.coercion import coerced
+from subagents.domain.coercion import coerce_arguments
 from subagents.domain.lifecycle import CallState
 from subagents.domain.transcript import TIMED_OUT, UNKNOWN_OUTCOME, CallView, failure
 from subagents.models import StoredOutput
-from subagents.runs.records import Ended
+from subagents.runs.records import ToolCallEnd
 
 _OUTPUT = outputs.TOOL["function"]
-HOST = Host(name="run", transport="run", tasks=True)  # a held call gives its handle back at once
+HOST = CallHost(
+    name="run", transport="run", tasks=True
+)  # a held call gives its handle back at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Toolbox:
     """``definitions`` in OpenAI's shape, sorted by name so that providers' caches see the same
     prefix.
 
-    ``catalogue``: of this moment (``Engine.run_catalogue``), so that a grant withdrawn binds a
+    ``catalogue``: of this moment (``Engine.get_run_catalogue``), so that a grant withdrawn binds a
     running run as well.
     """
 
@@ -61,7 +63,7 @@ class Toolbox:
         names = (
             name
             for name, entry in self.catalogue.entries.items()
-            if risk_of(entry.offer.tool).read_only
+            if assess_risk(entry.offer.tool).read_only
         )
         return frozenset((outputs.TOOL["function"]["name"], *names))
 
@@ -72,7 +74,7 @@ class Toolbox:
             (name, entry.offer.tool.definition_hash)
             for name, entry in self.catalogue.entries.items()
         )
-        return digest(stored(names))
+        return hash_parts(encode_lossy_json(names))
 
     def repeatable(self, name: str) -> bool:
         """Whether an operator marked the tool read-only or idempotent, so that repeating it cannot
@@ -99,12 +101,16 @@ class Toolbox:
         )
         return {server: text for server, text in said if text}
 
-    def meant(self, name: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    def read_arguments(
+        self, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], list[str]]:
         """The arguments as the tool's schema reads them, before anything is decided on them; see
         ``coercion``."""
         entry = self.catalogue.find(name)
         schema = entry.listing.get("inputSchema") if entry else None
-        return coerced(_OUTPUT["parameters"] if name == _OUTPUT["name"] else schema, arguments)
+        return coerce_arguments(
+            _OUTPUT["parameters"] if name == _OUTPUT["name"] else schema, arguments
+        )
 
     def unknown(self, name: str) -> str:
         """What the model is told that asks for a tool which is not there."""
@@ -120,11 +126,11 @@ class Toolbox:
         if call.read_only:
             return True
         try:
-            arguments, _ = self.meant(call.name, json.loads(call.arguments))
+            arguments, _ = self.read_arguments(call.name, json.loads(call.arguments))
             judged = self.engine.judge(self._request(call.name, arguments))
         except (SlipsnisseError, ValueError, TypeError):  # the call itself says what is wrong
             return False
-        return judged.call.decision.outcome is Outcome.ALLOW
+        return judged.call.decision.outcome is RuleOutcome.ALLOW
 
     async def call(
         self,
@@ -154,14 +160,14 @@ class Toolbox:
             expert=self.expert,
             requester=self.requester,
             conversation=self.conversation,
-            session=session_of_run(self.run),
-            behind=self.engine.live.current.paying(self.payers),
+            session=name_run_session(self.run),
+            behind=self.engine.live.current.list_payers(self.payers),
             **more,
         )
 
     def leave(self) -> None:
         """The run has ended: its own connections to servers close, in the background."""
-        self.engine.placement.end_session(session_of_run(self.run))
+        self.engine.placement.end_session(name_run_session(self.run))
 
 
 def _definition(name: str, listing: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,60 +181,62 @@ def _definition(name: str, listing: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def ended(outcome: CallOutcome) -> Ended:
+def describe_end(outcome: CallOutcome) -> ToolCallEnd:
     """What the model reads of a call that has ended."""
-    if outcome.state == State.UNKNOWN:
+    if outcome.state == InvocationState.UNKNOWN:
         text = (
             f"{TIMED_OUT}. {UNKNOWN_OUTCOME}"
             if outcome.error_code == "TIMEOUT"
             else UNKNOWN_OUTCOME
         )
-        return Ended(CallState.UNKNOWN, text, is_error=True, facts={"code": outcome.error_code})
+        return ToolCallEnd(
+            CallState.UNKNOWN, text, is_error=True, facts={"code": outcome.error_code}
+        )
     if outcome.result is not None:
-        text = outputs.flattened(outcome.result)
+        text = outputs.flatten_result(outcome.result)
         links = outputs.find_links(outcome.result)
         facts = {"links": links} if links else {}
-        if outcome.state == State.SUCCEEDED:
-            return Ended(CallState.DONE, text, text, facts=facts)
-        return Ended(CallState.FAILED, failure(text), text, is_error=True, facts=facts)
+        if outcome.state == InvocationState.SUCCEEDED:
+            return ToolCallEnd(CallState.DONE, text, text, facts=facts)
+        return ToolCallEnd(CallState.FAILED, failure(text), text, is_error=True, facts=facts)
     words = failure(f"{outcome.message} {outcome.remedy}".strip())
     state = (
         CallState.FAILED
-        if outcome.state in (State.TOOL_ERROR, State.NOT_SENT)
+        if outcome.state in (InvocationState.TOOL_ERROR, InvocationState.NOT_SENT)
         else CallState.REFUSED
     )
-    return Ended(state, words, is_error=True, facts={"code": outcome.error_code})
+    return ToolCallEnd(state, words, is_error=True, facts={"code": outcome.error_code})
 
 
-def recorded(invocation: str) -> Ended | State | None:
+def find_recorded_end(invocation: str) -> ToolCallEnd | InvocationState | None:
     """What the records say of a call: its end, its state while it is open, None if it was never
     begun."""
     call = Invocation.objects.filter(pk=invocation).first()
     if call is None:
         return None
-    state = State(call.state)
-    return ended(outcome_of_record(call)) if state in TERMINAL else state
+    state = InvocationState(call.state)
+    return describe_end(build_recorded_outcome(call)) if state in TERMINAL else state
 
 
-def read_output(run: str, arguments: Mapping[str, Any]) -> Ended:
+def read_output(run: str, arguments: Mapping[str, Any]) -> ToolCallEnd:
     """Our own tool for stored outputs: a page of lines, or the lines with a word."""
-    wrong = problems(outputs.TOOL["function"]["parameters"], arguments)
+    wrong = list_problems(outputs.TOOL["function"]["parameters"], arguments)
     if wrong:
-        return Ended(CallState.REFUSED, failure(" ".join(wrong)), is_error=True)
+        return ToolCallEnd(CallState.REFUSED, failure(" ".join(wrong)), is_error=True)
     kept = StoredOutput.objects.filter(pk=arguments["handle"], run_id=run).first()
     if kept is None:
-        return Ended(
+        return ToolCallEnd(
             CallState.REFUSED, failure("No stored output with this handle."), is_error=True
         )
     if "find" in arguments:
-        return _done(outputs.found(kept.text, arguments["find"]))
+        return _make_done(outputs.find_lines(kept.text, arguments["find"]))
     page = outputs.page(
         kept.text,
         from_line=int(arguments.get("from_line", 1)),
         lines=int(arguments.get("lines", 200)),
     )
-    return _done(f"Lines {page.first} to {page.last} of {page.of}:\n{page.text}")
+    return _make_done(f"Lines {page.first} to {page.last} of {page.of}:\n{page.text}")
 
 
-def _done(text: str) -> Ended:
-    return Ended(CallState.DONE, text, text)
+def _make_done(text: str) -> ToolCallEnd:
+    return ToolCallEnd(CallState.DONE, text, text)

@@ -11,10 +11,16 @@ import structlog
 from django.db import Error
 
 from mcpregistry.db import db_call
-from mcpregistry.domain.text.canonical import plain
-from mcpregistry.domain.text.redaction import MASK, Redactor, masked, masked_words, secrets_in
+from mcpregistry.domain.text.canonical import clean_text
+from mcpregistry.domain.text.redaction import (
+    MASK,
+    Redactor,
+    find_secrets,
+    mask_log_event,
+    mask_words,
+)
 from mcpregistry.domain.text.secret_names import is_secret_name
-from subagents.llm.values import Target
+from subagents.llm.model_values import ModelTarget
 from subagents.models import TracedRequest
 
 if TYPE_CHECKING:
@@ -30,7 +36,7 @@ _ATTRIBUTION = frozenset({"http-referer", "x-openrouter-title", "user-agent"})
 _COOKIES = frozenset({"cookie", "set-cookie"})
 
 
-async def record(run: str, target: Target, observed: Sequence[ObservedRequest]) -> None:
+async def record(run: str, target: ModelTarget, observed: Sequence[ObservedRequest]) -> None:
     """Store the requests of one turn. If the database fails, the run continues without this part of
     its trace."""
     try:
@@ -39,7 +45,7 @@ async def record(run: str, target: Target, observed: Sequence[ObservedRequest]) 
         log.exception("run.trace_not_written", run=run)
 
 
-def store(run: str, target: Target, observed: Sequence[ObservedRequest]) -> None:
+def store(run: str, target: ModelTarget, observed: Sequence[ObservedRequest]) -> None:
     """Remove the secrets, and write one row for each request."""
     TracedRequest.objects.bulk_create(
         TracedRequest(
@@ -49,7 +55,7 @@ def store(run: str, target: Target, observed: Sequence[ObservedRequest]) -> None
     )
 
 
-def describe(target: Target, observed: ObservedRequest) -> dict[str, Any]:
+def describe(target: ModelTarget, observed: ObservedRequest) -> dict[str, Any]:
     """Return the request and its answer as a JSON object without secrets.
 
     The key, the values of the provider's own headers and the password of its address are removed
@@ -61,11 +67,11 @@ def describe(target: Target, observed: ObservedRequest) -> dict[str, Any]:
         for name, value in target.headers.items()
         if name.lower() not in _ATTRIBUTION
     }
-    secrets = {target.key, *own.values(), *secrets_in(pairs=own, url=target.base_url)}
+    secrets = {target.key, *own.values(), *find_secrets(pairs=own, url=target.base_url)}
     redactor = Redactor(secrets, shortest=_SHORTEST_SECRET)
 
     def clean(text: str) -> str:
-        return plain(str(masked({"text": redactor.text(text)})["text"]), _LONGEST)
+        return clean_text(str(mask_log_event({"text": redactor.text(text)})["text"]), _LONGEST)
 
     def clean_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
         hidden = own.keys() | _COOKIES
@@ -77,7 +83,7 @@ def describe(target: Target, observed: ObservedRequest) -> dict[str, Any]:
         }
 
     def clean_address(text: str) -> str:
-        return clean(masked_words([text])[0])
+        return clean(mask_words([text])[0])
 
     def clean_body(body: bytes | bytearray) -> str:
         text = clean(body.decode("utf-8", "replace"))

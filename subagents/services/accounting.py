@@ -11,14 +11,14 @@ from mcpregistry.models import Invocation
 from subagents.models import Attempt, Run, ToolCall, Turn
 
 
-def entries(run: Run) -> Iterator[dict[str, Any]]:
+def list_entries(run: Run) -> Iterator[dict[str, Any]]:
     """The entries in the order in which things ended (``at``); times in milliseconds, cost in US
     dollars or None."""
-    found = [*_turns(run), *_attempts(run), *_calls(run)]
+    found = [*_list_turns(run), *_list_attempts(run), *_list_calls(run)]
     yield from sorted(found, key=lambda entry: entry["at"])
 
 
-def _turns(run: Run) -> Iterator[dict[str, Any]]:
+def _list_turns(run: Run) -> Iterator[dict[str, Any]]:
     for turn in Turn.objects.filter(run=run):
         ended = turn.started_at + timedelta(milliseconds=turn.duration_ms)
         yield _head(run, "llm", ended, "ok", turn.duration_ms) | {
@@ -35,7 +35,7 @@ def _turns(run: Run) -> Iterator[dict[str, Any]]:
         }
 
 
-def _attempts(run: Run) -> Iterator[dict[str, Any]]:
+def _list_attempts(run: Run) -> Iterator[dict[str, Any]]:
     for attempt in Attempt.objects.filter(run=run):
         yield _head(run, "llm", attempt.at, "failed", attempt.duration_ms) | {
             "provider": attempt.model_name.partition("/")[0],
@@ -45,7 +45,7 @@ def _attempts(run: Run) -> Iterator[dict[str, Any]]:
         }
 
 
-def _calls(run: Run) -> Iterator[dict[str, Any]]:
+def _list_calls(run: Run) -> Iterator[dict[str, Any]]:
     calls = list(ToolCall.objects.filter(run=run, finished_at__isnull=False))
     named = Invocation.objects.only("server_slug", "tool_name")
     records = named.in_bulk([call.invocation for call in calls if call.invocation])

@@ -8,7 +8,7 @@ from django.db import transaction
 
 from mcpregistry.models import Agent, Endpoint, Tool
 from subagents.models import ExpertTool, LanguageModel, Provider
-from subagents.models.provider import Kind
+from subagents.models.provider import ProviderKind
 from subagents.services import experts, providers
 
 NAME = "research_repository"
@@ -46,7 +46,7 @@ def set_up(*, actor: str) -> ExpertTool | None:
                 },
             },
         ),
-        targets=[_model(actor)],
+        targets=[_find_or_create_model(actor)],
         actor=actor,
     )
     experts.set_whitelist(expert=expert, tools=found, actor=actor)
@@ -54,9 +54,9 @@ def set_up(*, actor: str) -> ExpertTool | None:
     return expert
 
 
-def _model(actor: str) -> LanguageModel:
+def _find_or_create_model(actor: str) -> LanguageModel:
     provider = Provider.objects.filter(slug="scripted").first() or providers.save_provider(
-        provider=Provider(slug="scripted", kind=Kind.SCRIPTED), actor=actor
+        provider=Provider(slug="scripted", kind=ProviderKind.SCRIPTED), actor=actor
     )
     return LanguageModel.objects.filter(
         provider=provider, name=NAME

@@ -10,10 +10,10 @@ from typing import Any
 from django.db import transaction
 
 from mcpregistry.domain import error_texts
+from mcpregistry.domain.caller_rights import Rights, deny_all_rights
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.domain.rights import Rights, no_rights
 from mcpregistry.domain.schema.validation import check_schema
-from mcpregistry.domain.text.canonical import canonical, digest
+from mcpregistry.domain.text.canonical import encode_canonical_json, hash_parts
 from mcpregistry.models import Agent, Endpoint, Grant, Server, Tool
 from mcpregistry.services.access import grants
 from mcpregistry.services.access.agents import save_agent
@@ -21,7 +21,7 @@ from mcpregistry.services.configuration.dependents import end_dependents
 from mcpregistry.services.configuration.rule_inputs import check_rule_inputs
 from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
-from subagents.domain.chains import MAX_DEPTH, leads_back, longest_through
+from subagents.domain.expert_chains import MAX_DEPTH, leads_back, longest_through
 from subagents.domain.maintenance import MODELLED
 from subagents.models import ExpertTarget, ExpertTool, ExpertVersion, LanguageModel, Run
 from subagents.models.expert import OnDeath
@@ -31,7 +31,11 @@ AGENT_PREFIX = "expert."
 
 @transaction.atomic
 def save_expert(
-    *, expert: ExpertTool, targets: Sequence[LanguageModel], actor: str, rights: Rights = no_rights
+    *,
+    expert: ExpertTool,
+    targets: Sequence[LanguageModel],
+    actor: str,
+    rights: Rights = deny_all_rights,
 ) -> ExpertTool:
     """Save the tool with its models in order of fallback.
 
@@ -51,8 +55,10 @@ def save_expert(
         expert.agent = _identity(expert.name, actor)
     save_checked(expert)
     _order(expert, targets)
-    version = _version(expert, targets)
-    audit.record(kind=kind, actor=actor, subject=f"expert:{expert.name}", version=version.number)
+    version = _save_version(expert, targets)
+    audit.record_entry(
+        kind=kind, actor=actor, subject=f"expert:{expert.name}", version=version.number
+    )
     return expert
 
 
@@ -86,12 +92,12 @@ def schema_of(expert: ExpertTool) -> dict[str, Any]:
     if not isinstance(expert.arguments, dict):
         raise ConfigInvalid(
             "The arguments are not an object.",
-            remedy=error_texts.use("a JSON object", '{"query": {"type": "string"}}'),
+            remedy=error_texts.advise_form("a JSON object", '{"query": {"type": "string"}}'),
         )
     # brings YAML along, which runmcp can do without
-    from mcpregistry.domain.formats.slipsnisse import input_schema
+    from mcpregistry.domain.formats.slipsnisse import build_input_schema
 
-    return input_schema(expert.arguments)
+    return build_input_schema(expert.arguments)
 
 
 def text_parameter(expert: ExpertTool) -> str:
@@ -105,7 +111,7 @@ def text_parameter(expert: ExpertTool) -> str:
     if len(required) != 1 or required[0] not in texts:
         raise ConfigInvalid(
             f'The expert tool "{expert.name}" cannot be used here, because its only required argument is not a text argument.',
-            remedy=error_texts.use("one required argument", '{"text": {"type": "string"}}'),
+            remedy=error_texts.advise_form("one required argument", '{"text": {"type": "string"}}'),
         )
     return str(required[0])
 
@@ -128,14 +134,16 @@ def _order(expert: ExpertTool, targets: Sequence[LanguageModel]) -> None:
     )
 
 
-def _version(expert: ExpertTool, targets: Sequence[LanguageModel]) -> ExpertVersion:
+def _save_version(expert: ExpertTool, targets: Sequence[LanguageModel]) -> ExpertVersion:
     """The newest version, if nothing has changed since; else a new one."""
-    body = canonical(_body(expert, targets))
+    body = encode_canonical_json(_body(expert, targets))
     newest = expert.versions.first()
     if newest is not None and newest.body == body:
         return newest
     number = newest.number + 1 if newest else 1
-    return ExpertVersion.objects.create(expert=expert, number=number, hash=digest(body), body=body)
+    return ExpertVersion.objects.create(
+        expert=expert, number=number, hash=hash_parts(body), body=body
+    )
 
 
 def _body(expert: ExpertTool, targets: Sequence[LanguageModel]) -> dict[str, Any]:
@@ -163,10 +171,10 @@ def _body(expert: ExpertTool, targets: Sequence[LanguageModel]) -> dict[str, Any
 
 def whitelist(expert: ExpertTool) -> list[Tool]:
     """The tools that are granted one by one; servers granted as a whole are not in it."""
-    return whitelists([expert])[expert.pk]
+    return load_whitelists([expert])[expert.pk]
 
 
-def whitelists(found: Sequence[ExpertTool]) -> dict[int, list[Tool]]:
+def load_whitelists(found: Sequence[ExpertTool]) -> dict[int, list[Tool]]:
     """The same of several expert tools, by their ids, in one query; each tool with its server."""
     tools: dict[int, dict[int, Tool]] = {expert.agent_id: {} for expert in found}
     plain = Grant.objects.filter(agent__in=tools, tool__isnull=False, argument_pins={})
@@ -184,7 +192,7 @@ def _check_awaited(expert: ExpertTool) -> None:
     ):
         raise ConfigInvalid(
             "The awaited tools must be a list of names.",
-            remedy=error_texts.use("a list of names as server::tool", '["git::git_log"]'),
+            remedy=error_texts.advise_form("a list of names as server::tool", '["git::git_log"]'),
         )
 
 
@@ -240,7 +248,7 @@ def grant_awaited(server: Server, names: Sequence[str], **_: object) -> None:
 def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> None:
     """Grant exactly these tools one by one. Raises ConfigInvalid for one that its server no longer
     offers."""
-    wanted = {tool.pk: tool for tool in [*tools, *_arrived(expert)]}
+    wanted = {tool.pk: tool for tool in [*tools, *_take_arrived_tools(expert)]}
     gone = [str(tool) for tool in wanted.values() if not tool.present]
     if gone:
         raise ConfigInvalid(
@@ -256,7 +264,7 @@ def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> N
     grants.grant_tools((expert.agent, tool, actor) for tool in wanted.values())
 
 
-def _arrived(expert: ExpertTool) -> list[Tool]:
+def _take_arrived_tools(expert: ExpertTool) -> list[Tool]:
     """Awaited tools that are there already; they are awaited no longer."""
     keys = {key: key.partition("::") for key in expert.awaited_tools}
     there = Tool.objects.filter(
@@ -272,7 +280,7 @@ def _arrived(expert: ExpertTool) -> list[Tool]:
 
 
 @transaction.atomic
-def delete_expert(*, expert: ExpertTool, actor: str, rights: Rights = no_rights) -> None:
+def delete_expert(*, expert: ExpertTool, actor: str, rights: Rights = deny_all_rights) -> None:
     """Delete the tool with its agent and its whitelist, which are the agent's grants.
 
     Raises ``Conflict`` while runs of it are kept: switch it off instead. Also raises Conflict as
@@ -286,7 +294,7 @@ def delete_expert(*, expert: ExpertTool, actor: str, rights: Rights = no_rights)
     agent = expert.agent
     end_dependents(expert, actor=actor, rights=rights)
     end_dependents(agent, actor=actor, rights=rights, own=[Grant])
-    audit.record(kind="expert.deleted", actor=actor, subject=f"expert:{expert.name}")
+    audit.record_entry(kind="expert.deleted", actor=actor, subject=f"expert:{expert.name}")
     expert.delete()
     agent.delete()
 
@@ -302,10 +310,10 @@ def offer(
     users = list(agents)
     places = list(endpoints)
     _refuse_chain(expert, users)
-    with _without_history(expert, unless={*expert.endpoints.all()} == {*places}):
+    with _suspend_history(expert, unless={*expert.endpoints.all()} == {*places}):
         expert.users.set(users)
     expert.endpoints.set(places)
-    audit.record(
+    audit.record_entry(
         kind="expert.offered",
         actor=actor,
         subject=f"expert:{expert.name}",
@@ -315,7 +323,7 @@ def offer(
 
 
 @contextmanager
-def _without_history(expert: ExpertTool, *, unless: bool) -> Iterator[None]:
+def _suspend_history(expert: ExpertTool, *, unless: bool) -> Iterator[None]:
     """What follows makes the row of history that tells of both."""
     if unless:
         yield
@@ -330,7 +338,7 @@ def _without_history(expert: ExpertTool, *, unless: bool) -> Iterator[None]:
 
 def _refuse_chain(expert: ExpertTool, users: Iterable[Agent]) -> None:
     """Refused when saved, because a run would find out only in the middle."""
-    callers = _callers(expert, users)
+    callers = _find_callers(expert, users)
     if leads_back(expert.name, callers):
         raise ConfigInvalid(
             f'The expert tool "{expert.name}" would call itself through other expert tools.',
@@ -345,7 +353,7 @@ def _refuse_chain(expert: ExpertTool, users: Iterable[Agent]) -> None:
         )
 
 
-def _callers(expert: ExpertTool, users: Iterable[Agent]) -> dict[str, list[str]]:
+def _find_callers(expert: ExpertTool, users: Iterable[Agent]) -> dict[str, list[str]]:
     """The experts that may call each expert, by name, as it will be once ``users`` may call this
     one."""
     pairs = ExpertTool.users.through.objects.filter(agent__expert__isnull=False).exclude(

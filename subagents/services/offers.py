@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.text.canonical import stored
+from mcpregistry.domain.text.canonical import encode_lossy_json
 from mcpregistry.queries.own_definitions import OwnDefinition
 from subagents.models import ExpertTool
 from subagents.services.experts import schema_of
@@ -37,7 +37,7 @@ class Offered:
     maintains: tuple[str, ...]
 
 
-def offered() -> tuple[Offered, ...]:
+def load_offered_experts() -> tuple[Offered, ...]:
     """Every expert tool that is switched on, in a fixed number of queries; a section of the
     snapshot."""
     rows = (
@@ -45,10 +45,10 @@ def offered() -> tuple[Offered, ...]:
         .with_newest()
         .select_related("agent", "effort_agent")
     )
-    return tuple(_offered(expert) for expert in rows.prefetch_related("users", "endpoints"))
+    return tuple(_make_offered(expert) for expert in rows.prefetch_related("users", "endpoints"))
 
 
-def _offered(expert: ExpertTool) -> Offered:
+def _make_offered(expert: ExpertTool) -> Offered:
     return Offered(
         id=expert.pk,
         name=expert.name,
@@ -66,7 +66,7 @@ def _offered(expert: ExpertTool) -> Offered:
     )
 
 
-def definitions(snapshot: Snapshot) -> Iterator[OwnDefinition]:
+def list_definitions(snapshot: Snapshot) -> Iterator[OwnDefinition]:
     """What each expert tool's definition takes, and who is shown it. A tool's hints are short and
     not counted."""
     for expert in snapshot.sections.get(SECTION, ()):
@@ -77,7 +77,9 @@ def definitions(snapshot: Snapshot) -> Iterator[OwnDefinition]:
         }
         if expert.output_schema is not None:
             said["outputSchema"] = dict(expert.output_schema)
-        yield OwnDefinition(expert.name, len(stored(said)), expert.users, expert.endpoints)
+        yield OwnDefinition(
+            expert.name, len(encode_lossy_json(said)), expert.users, expert.endpoints
+        )
 
 
 def speaks(snapshot: Snapshot, agent: str) -> bool:

@@ -23,7 +23,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListedModel:
     """What litellm's list knows of one model.
 
     ``changed``: fields that are new; empty when the list knows nothing else, None when it has no
@@ -37,7 +37,7 @@ class Found:
 @transaction.atomic
 def take_over(
     known: Mapping[str, Mapping[str, Any]], *, today: date, actor: str, overwrite: bool = False
-) -> list[Found]:
+) -> list[ListedModel]:
     """Fill in what is empty (or all of it, with ``overwrite``) for every model that the list
     knows."""
     models = (
@@ -50,19 +50,21 @@ def take_over(
         if each.changed:
             each.model.save(update_fields=[*each.changed])
             facts = {name: str(value) for name, value in each.changed.items()}
-            audit.record(kind="model.priced", actor=actor, subject=f"model:{each.model}", **facts)
+            audit.record_entry(
+                kind="model.priced", actor=actor, subject=f"model:{each.model}", **facts
+            )
     return found
 
 
 def _take(
     model: LanguageModel, known: Mapping[str, Mapping[str, Any]], today: date, overwrite: bool
-) -> Found:
+) -> ListedModel:
     entry = next((known[name] for name in _candidates(model) if name in known), None)
     if entry is None:
-        return Found(model, None)
+        return ListedModel(model, None)
     changed = {
         field: value
-        for field, value in _fields(entry).items()
+        for field, value in _build_fields(entry).items()
         if value is not None
         and getattr(model, field) != value
         and (overwrite or getattr(model, field) is None)
@@ -71,14 +73,14 @@ def _take(
         changed["prices_from"] = today
     for field, value in changed.items():
         setattr(model, field, value)
-    return Found(model, changed)
+    return ListedModel(model, changed)
 
 
 def _candidates(model: LanguageModel) -> list[str]:
     return [pattern.format(model.name) for pattern in _NAMES.get(model.provider.kind, ("{}",))]
 
 
-def _fields(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _build_fields(entry: Mapping[str, Any]) -> dict[str, Any]:
     """A price of zero means that nobody has entered one: never that the model is free."""
     return {
         "input_price": _price(entry.get("input_cost_per_token")),

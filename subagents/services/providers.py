@@ -18,17 +18,17 @@ from django.utils import timezone
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.servers.launch import check_networks, check_pairs
-from mcpregistry.domain.servers.shown_env import without_secrets
-from mcpregistry.domain.text.canonical import plain
-from mcpregistry.services.access.scopes import check_scope, moved
-from mcpregistry.services.configuration.dispatch import send
+from mcpregistry.domain.servers.redacted_env import mask_record_secrets
+from mcpregistry.domain.text.canonical import clean_text
+from mcpregistry.services.access.scopes import check_scope, rename_in_scopes
+from mcpregistry.services.configuration.dispatch import send_task
 from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 from subagents.domain.destination import proves_the_key
-from subagents.domain.model_options import combined, problem
+from subagents.domain.model_options import combine_options, problem
 from subagents.domain.spec import DEFAULT_WINDOW
 from subagents.models import LanguageModel, Provider
-from subagents.models.provider import Kind
+from subagents.models.provider import ProviderKind
 
 _TOKENIZER = re.compile(r"^(tiktoken:\w+|anthropic|claude|gemini|google)(:[\w.-]+)?\Z")
 _LONGEST_TEST = 1_000  # characters
@@ -68,11 +68,11 @@ def save_provider(
     if headers is not None:
         provider.headers = check_pairs(dict(headers), "Headers")
     if before and before.slug != provider.slug:
-        moved(f"provider:{before.slug}", f"provider:{provider.slug}")
+        rename_in_scopes(f"provider:{before.slug}", f"provider:{provider.slug}")
     check_scope([_key(provider), *_headers(provider).values()], f"provider:{provider.slug}")
     _confirm_if_entered(provider, before, key)
     save_checked(provider)
-    audit.record(
+    audit.record_entry(
         kind="provider.changed" if before else "provider.created",
         actor=actor,
         subject=f"provider:{provider.slug}",
@@ -115,7 +115,7 @@ def _key(provider: Provider) -> str:
 
 def _facts(provider: Provider) -> dict[str, object]:
     """Where its key goes, as the audit log tells it; names of headers, never their values."""
-    return without_secrets({"base_url": provider.base_url}) | {
+    return mask_record_secrets({"base_url": provider.base_url}) | {
         "provider": provider.kind,
         "networks": provider.allowed_networks,
         "headers": sorted(_headers(provider)),
@@ -139,7 +139,7 @@ def confirm_destination(
     provider.confirmed_at = timezone.now()
     provider.confirmed_by = user  # type: ignore[assignment]
     provider.save()
-    audit.record(
+    audit.record_entry(
         kind="provider.confirmed",
         actor=actor,
         subject=f"provider:{provider.slug}",
@@ -172,15 +172,15 @@ def _check_address(provider: Provider) -> None:
 def _check(provider: Provider) -> None:
     _check_address(provider)
     check_networks(provider.allowed_networks)
-    if provider.kind == Kind.COMPATIBLE and not provider.base_url:
+    if provider.kind == ProviderKind.COMPATIBLE and not provider.base_url:
         raise ConfigInvalid(
-            error_texts.required("The base URL of a compatible server"),
-            remedy=error_texts.use("the address of its API", "http://host/v1"),
+            error_texts.say_required("The base URL of a compatible server"),
+            remedy=error_texts.advise_form("the address of its API", "http://host/v1"),
         )
     if not isinstance(provider.options, dict):
         raise ConfigInvalid(
             "The options must be a JSON object.",
-            remedy=error_texts.use("a JSON object", '{"top_p": 0.9}'),
+            remedy=error_texts.advise_form("a JSON object", '{"top_p": 0.9}'),
         )
     _check_options(provider, LanguageModel(provider=provider))
     for model in provider.models.all() if provider.pk else ():
@@ -190,7 +190,7 @@ def _check(provider: Provider) -> None:
 def _check_options(provider: Provider, model: LanguageModel) -> None:
     """What is sent with every request of this model; ``model`` without a name stands for any that
     may come."""
-    options = combined(provider.kind, model.name, provider.options, model.overrides)
+    options = combine_options(provider.kind, model.name, provider.options, model.overrides)
     choice = model.tool_choice or provider.tool_choice
     wrong = problem(
         provider.kind, model.name, options, max_output=model.max_output or 0, tool_choice=choice
@@ -208,8 +208,8 @@ def delete_provider(*, provider: Provider, actor: str) -> None:
         provider.delete()
     except ProtectedError as error:
         raise _in_use(error) from error
-    moved(f"provider:{provider.slug}")
-    audit.record(kind="provider.deleted", actor=actor, subject=f"provider:{provider.slug}")
+    rename_in_scopes(f"provider:{provider.slug}")
+    audit.record_entry(kind="provider.deleted", actor=actor, subject=f"provider:{provider.slug}")
 
 
 @transaction.atomic
@@ -219,7 +219,7 @@ def save_model(*, model: LanguageModel, actor: str) -> LanguageModel:
     take_current(model)
     _check_model(model)
     save_checked(model)
-    audit.record(kind=kind, actor=actor, subject=f"model:{model}")
+    audit.record_entry(kind=kind, actor=actor, subject=f"model:{model}")
     return model
 
 
@@ -227,7 +227,7 @@ def _check_model(model: LanguageModel) -> None:
     if not isinstance(model.overrides, dict):
         raise ConfigInvalid(
             "The overrides must be a JSON object.",
-            remedy=error_texts.use("a JSON object", '{"temperature": 0.2}'),
+            remedy=error_texts.advise_form("a JSON object", '{"temperature": 0.2}'),
         )
     _check_options(model.provider, model)
     window = model.context_window or DEFAULT_WINDOW
@@ -238,7 +238,7 @@ def _check_model(model: LanguageModel) -> None:
         )
     if model.tokenizer and not _TOKENIZER.match(model.tokenizer):
         raise ConfigInvalid(
-            error_texts.not_valid(model.tokenizer, "a valid tokenizer"),
+            error_texts.say_not_valid(model.tokenizer, "a valid tokenizer"),
             remedy="Use tiktoken:o200k_base, tiktoken:cl100k_base, anthropic or google, or leave the field empty.",
         )
 
@@ -250,7 +250,7 @@ def delete_model(*, model: LanguageModel, actor: str) -> None:
         model.delete()
     except ProtectedError as error:
         raise _in_use(error) from error
-    audit.record(kind="model.deleted", actor=actor, subject=f"model:{model}")
+    audit.record_entry(kind="model.deleted", actor=actor, subject=f"model:{model}")
 
 
 def _in_use(error: ProtectedError) -> Conflict:
@@ -259,7 +259,7 @@ def _in_use(error: ProtectedError) -> Conflict:
     )
     if not names:
         return Conflict(
-            "The model cannot be deleted while replays that used it are recorded.",
+            "The model cannot be deleted, because the site still has records of replays that used it.",
             remedy="Disable it instead. Retention deletes the replays later.",
         )
     return Conflict(f"The model is used by {names}.", remedy="Choose another model there first.")
@@ -280,13 +280,13 @@ def request_test(*, provider: Provider, actor: str) -> LanguageModel:
     Provider.objects.filter(pk=provider.pk).update(
         test_asked_at=timezone.now(), test_model=model.name, test_error="", test_answer=""
     )
-    audit.record(
+    audit.record_entry(
         kind="provider.test_asked",
         actor=actor,
         subject=f"provider:{provider.slug}",
         model=str(model),
     )
-    transaction.on_commit(lambda: send("subagents.tasks.test_provider", provider.pk, model.pk))
+    transaction.on_commit(lambda: send_task("subagents.tasks.test_provider", provider.pk, model.pk))
     return model
 
 
@@ -294,7 +294,7 @@ def note_test(*, provider_id: int, answer: str, error: str, took_ms: float) -> N
     """Note what a test has found; no change of the provider, so its history says nothing of it."""
     Provider.objects.filter(pk=provider_id).update(
         tested_at=timezone.now(),
-        test_answer=plain(answer, _LONGEST_TEST),
-        test_error=plain(error, _LONGEST_TEST),
+        test_answer=clean_text(answer, _LONGEST_TEST),
+        test_error=clean_text(error, _LONGEST_TEST),
         test_ms=took_ms,
     )

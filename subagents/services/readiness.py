@@ -15,9 +15,9 @@ from mcpregistry.models import Credential, Tool
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.scopes import check_scope
 from subagents.models import ExpertTool, LanguageModel, Provider
-from subagents.models.provider import Kind
+from subagents.models.provider import ProviderKind
 
-_PAID = (Kind.OPENAI, Kind.ANTHROPIC, Kind.GOOGLE, Kind.OPENROUTER)
+_PAID = (ProviderKind.OPENAI, ProviderKind.ANTHROPIC, ProviderKind.GOOGLE, ProviderKind.OPENROUTER)
 
 
 _REMOVE = "Remove it from the whitelist."
@@ -36,10 +36,10 @@ class Obstacle:
 
 def obstacles(expert: ExpertTool, targets: Iterable[int]) -> list[Obstacle]:
     """Everything that a run of the tool would fail over; ``targets``: ids of its models."""
-    return [*_of_models(expert, targets), *_of_tools(expert)]
+    return [*_check_models(expert, targets), *_check_tools(expert)]
 
 
-def _of_models(expert: ExpertTool, targets: Iterable[int]) -> list[Obstacle]:
+def _check_models(expert: ExpertTool, targets: Iterable[int]) -> list[Obstacle]:
     """One model that can be asked is enough."""
     models = LanguageModel.objects.filter(
         pk__in=list(targets), enabled=True, provider__enabled=True
@@ -60,7 +60,7 @@ def provider_problem(provider: Provider) -> Obstacle | None:
     """Why the provider cannot be asked; None if it can: its key, then whether its destination is
     confirmed."""
     draft = provider.draft_problem()
-    return key_problem(provider) or (
+    return find_key_problem(provider) or (
         Obstacle(draft.sentence, draft.remedy) if draft else _scope_problem(provider)
     )
 
@@ -73,7 +73,7 @@ def _scope_problem(provider: Provider) -> Obstacle | None:
     return None
 
 
-def key_problem(provider: Provider) -> Obstacle | None:
+def find_key_problem(provider: Provider) -> Obstacle | None:
     """What is wrong with the provider's key; None if nothing is.
 
     A variable can only be looked up in the process that asks models, so a reference to one counts
@@ -103,7 +103,7 @@ def key_problem(provider: Provider) -> Obstacle | None:
     return None
 
 
-def _of_tools(expert: ExpertTool) -> list[Obstacle]:
+def _check_tools(expert: ExpertTool) -> list[Obstacle]:
     if expert.awaited_tools:
         names = ", ".join(expert.awaited_tools[:5])
         return [

@@ -14,19 +14,19 @@ from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
 from mcpregistry.domain import error_texts
-from mcpregistry.domain.budgets import of_endpoint
+from mcpregistry.domain.budgets import name_endpoint_payer
 from mcpregistry.domain.calls.requester import NOBODY, Requester
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid, Conflict, Denied, NotFound
 from mcpregistry.domain.lifecycle import TERMINAL
-from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.policy.decision import RuleOutcome
 from mcpregistry.domain.schema.validation import check_arguments
-from mcpregistry.domain.specs import RUNS
-from mcpregistry.domain.text.canonical import canonical, plain
+from mcpregistry.domain.snapshot_specs import RUNS
+from mcpregistry.domain.text.canonical import clean_text, encode_canonical_json
 from mcpregistry.models import ApprovalRequest, Invocation
-from mcpregistry.services.configuration.dispatch import send
-from mcpregistry.services.configuration.snapshot import current_revision
+from mcpregistry.services.configuration.dispatch import send_task
+from mcpregistry.services.configuration.snapshot import read_current_revision
 from mcpregistry.services.records import audit
-from subagents.domain.chains import MAX_DEPTH
+from subagents.domain.expert_chains import MAX_DEPTH
 from subagents.domain.formats import OWN_FORMAT, AnswerFormat
 from subagents.domain.lifecycle import OPEN_CALLS, CallState, RunState
 from subagents.domain.transcript import failure
@@ -67,17 +67,17 @@ def start(
     caller wants the answer. ``options``: of the models, for this run alone; they replace the
     models' own. ``traced``: record its requests to models (``TracedRequest``).
     """
-    version = version or _newest(expert)
+    version = version or _find_newest_version(expert)
     body = json.loads(version.body) | ({"targets": [asks.pk]} if asks else {})
     arguments = _with_defaults(body["input_schema"], arguments)
     _check(version, body, arguments)
-    depth = _depth(parent, expert)
-    requester = requester if requester.id is not None else _behind(caller)
+    depth = _find_depth(parent, expert)
+    requester = requester if requester.id is not None else _find_requester(caller)
     run = Run.objects.create(
         id=secrets.token_hex(16),
         version=version,
         expert_name=body["name"],
-        arguments=canonical(arguments),
+        arguments=encode_canonical_json(arguments),
         origin=origin,
         caller=caller,
         endpoint_slug=endpoint,
@@ -86,22 +86,24 @@ def start(
         depth=depth,
         replay_of_id=replay_of or None,
         asks=asks,
-        requester=plain(requester.name, 150),
+        requester=clean_text(requester.name, 150),
         requester_id=requester.id,
         conversation_id=conversation or None,
         created_at=timezone.now(),
-        revision=current_revision(),
-        payers=_payers(parent, caller if origin in _BY_AGENTS else "", endpoint),
+        revision=read_current_revision(),
+        payers=_find_payers(parent, caller if origin in _BY_AGENTS else "", endpoint),
         answer_format=answer_format.format,
-        answer_schema=canonical(answer_format.schema) if answer_format.schema is not None else "",
-        model_options=canonical(options) if options else "",
+        answer_schema=encode_canonical_json(answer_format.schema)
+        if answer_format.schema is not None
+        else "",
+        model_options=encode_canonical_json(options) if options else "",
         is_traced=traced,
     )
     transaction.on_commit(lambda: wake(run.pk))
     return run
 
 
-def answered(
+def find_reusable_run(
     *,
     expert: str,
     arguments: Mapping[str, Any],
@@ -119,29 +121,33 @@ def answered(
     their fingerprint), and never where people were asked about one of its calls: they allowed it
     once.
     """
-    version = _newest(expert)
-    asked = canonical(_with_defaults(json.loads(version.body)["input_schema"], arguments))
+    version = _find_newest_version(expert)
+    asked = encode_canonical_json(
+        _with_defaults(json.loads(version.body)["input_schema"], arguments)
+    )
     same = Run.objects.filter(
         version=version, arguments=asked, caller=caller, reusable=tools, state=RunState.DONE
     )
     same = same.filter(
         model_options="",
         answer_format=answer_format.format,
-        answer_schema=canonical(answer_format.schema) if answer_format.schema is not None else "",
+        answer_schema=encode_canonical_json(answer_format.schema)
+        if answer_format.schema is not None
+        else "",
     )
     recent = same.filter(
-        finished_at__gt=now - timedelta(seconds=seconds), revision=current_revision()
+        finished_at__gt=now - timedelta(seconds=seconds), revision=read_current_revision()
     )
     run = recent.exclude(answer="").order_by("-finished_at").first()
-    return None if run is None or _people_were_asked(run) else run
+    return None if run is None or _was_approval_asked(run) else run
 
 
-def _people_were_asked(run: Run) -> bool:
+def _was_approval_asked(run: Run) -> bool:
     made = run.calls.exclude(invocation="").values_list("invocation", flat=True)
-    return Invocation.objects.filter(pk__in=list(made), outcome=Outcome.ASK).exists()
+    return Invocation.objects.filter(pk__in=list(made), outcome=RuleOutcome.ASK).exists()
 
 
-def _newest(expert: str) -> ExpertVersion:
+def _find_newest_version(expert: str) -> ExpertVersion:
     version = (
         ExpertVersion.objects.filter(expert__name=expert, expert__enabled=True)
         .order_by("-number")
@@ -153,7 +159,8 @@ def _newest(expert: str) -> ExpertVersion:
             or "none"
         )
         raise NotFound(
-            error_texts.not_found("expert tool", expert), remedy=f"Available expert tools: {known}."
+            error_texts.say_not_found("expert tool", expert),
+            remedy=f"Available expert tools: {known}.",
         )
     return version
 
@@ -171,7 +178,7 @@ def _with_defaults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> d
 def _check(version: ExpertVersion, body: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     check_arguments(body["input_schema"], arguments)
     try:
-        canonical(arguments)
+        encode_canonical_json(arguments)
     except ValueError as error:
         raise ArgumentsInvalid(
             "The arguments contain a number that JSON does not support (NaN or infinity).",
@@ -181,24 +188,24 @@ def _check(version: ExpertVersion, body: Mapping[str, Any], arguments: Mapping[s
         raise Denied(obstacle.sentence, remedy=obstacle.remedy)
 
 
-def _payers(parent: str, caller: str, endpoint: str) -> str:
+def _find_payers(parent: str, caller: str, endpoint: str) -> str:
     """The agents whose calls have led to the run, and the endpoint by which they came: their
     budgets bear it."""
     above = (
         Run.objects.filter(pk=parent).values_list("payers", flat=True).first() if parent else None
     )
-    door = of_endpoint(endpoint) if endpoint not in ("", RUNS.slug) else ""
+    door = name_endpoint_payer(endpoint) if endpoint not in ("", RUNS.slug) else ""
     return " ".join(dict.fromkeys(filter(None, [*(above or "").split(), caller, door])))
 
 
-def _behind(caller: str) -> Requester:
+def _find_requester(caller: str) -> Requester:
     """The owner of the agent that starts a run with its own token: its calls are another agent's,
     which has none."""
     owner = User.objects.filter(agents__slug=caller).first() if caller else None
     return Requester(owner.pk, owner.get_username()) if owner else NOBODY
 
 
-def _depth(parent: str, expert: str) -> int:
+def _find_depth(parent: str, expert: str) -> int:
     """How deep the new run is; refuses what would go round in a circle."""
     names = []
     above = Run.objects.filter(pk=parent).select_related("parent").first() if parent else None
@@ -219,10 +226,10 @@ def _depth(parent: str, expert: str) -> int:
 
 def wake(run_id: str) -> None:
     """Tell a worker to look at the run; without a broker the clock finds it within seconds."""
-    send("subagents.tasks.advance_run", run_id)
+    send_task("subagents.tasks.advance_run", run_id)
 
 
-def due(now: datetime, limit: int = 200) -> list[str]:
+def list_due_runs(now: datetime, limit: int = 200) -> list[str]:
     """Ids of open runs that nobody works on and that have something to do; the clock wakes them."""
     free = Q(lease_until=None) | Q(lease_until__lt=now)
     awake = Q(wake_at=None) | Q(wake_at__lte=now)
@@ -234,7 +241,7 @@ def due(now: datetime, limit: int = 200) -> list[str]:
     )
 
 
-def decided(limit: int = 200) -> list[str]:
+def wake_decided_runs(limit: int = 200) -> list[str]:
     """Ids of sleeping runs one of whose calls has ended elsewhere meanwhile: held by people, or out
     when they slept.
 
@@ -255,7 +262,7 @@ def nudge(run_id: str) -> None:
         wake(run_id)
 
 
-def left_alone(limit: int = 200) -> list[str]:
+def find_abandoned_runs(limit: int = 200) -> list[str]:
     """Ids of open runs whose caller's call has ended without them: nobody will read their
     answer."""
     ended = Invocation.objects.filter(pk=OuterRef("call_id"), state__in=[*TERMINAL])
@@ -263,7 +270,7 @@ def left_alone(limit: int = 200) -> list[str]:
     return list(found.values_list("pk", flat=True)[:limit])
 
 
-def task_withdrawn(call_id: str, **_: object) -> None:
+def cancel_withdrawn_task(call_id: str, **_: object) -> None:
     """Cancel the run behind a task that its host gives up; a receiver of
     ``host_tasks.withdrawn``."""
     for run_id in Run.objects.open().filter(call_id=call_id).values_list("pk", flat=True):
@@ -274,11 +281,11 @@ def task_withdrawn(call_id: str, **_: object) -> None:
 def cancel(*, run_id: str, actor: str, reason: str = "") -> Run:
     """Ask the run to stop; whoever works on it does so within a second, a sleeping one at once.
     Idempotent."""
-    run = _locked(run_id)
+    run = _lock_run(run_id)
     if run.finished_at is not None:
         return run
     Run.objects.filter(pk=run.pk).update(cancel_requested=True, wake_at=None)
-    audit.record(kind="run.cancelled", actor=actor, subject=f"run:{run.pk}", reason=reason)
+    audit.record_entry(kind="run.cancelled", actor=actor, subject=f"run:{run.pk}", reason=reason)
     transaction.on_commit(lambda: wake(run.pk))
     return run
 
@@ -297,21 +304,21 @@ def settle(
     when it could not be made any more.
     """
     call = ToolCall.objects.select_related("run").get(pk=call_id)
-    run = _locked(call.run_id)
+    run = _lock_run(call.run_id)
     if run.finished_at is not None:
         raise Conflict(
-            error_texts.wrong_state("settle a call of", "run", "finished"),
+            error_texts.say_wrong_state("settle a call of", "run", "finished"),
             remedy="Start a new run.",
         )
     if as_what not in _SETTLED:
         raise ConfigInvalid(
-            error_texts.not_valid(f"{as_what:.40}", "a valid decision on a call"),
+            error_texts.say_not_valid(f"{as_what:.40}", "a valid decision on a call"),
             remedy="Use done, failed or repeat.",
         )
     if as_what == "repeat":
         _check_repeatable(run, call)
     changed = ToolCall.objects.filter(pk=call_id, state=CallState.UNKNOWN).update(
-        **_settled(as_what, note), settled_by=actor, settled_by_id=user_id
+        **_build_settlement(as_what, note), settled_by=actor, settled_by_id=user_id
     )
     if not changed:
         raise Conflict(
@@ -320,7 +327,7 @@ def settle(
         )
     if as_what == "repeat":
         _interrupt(run, call)
-    audit.record(
+    audit.record_entry(
         kind=f"run.call_{as_what}",
         actor=actor,
         subject=f"run:{run.pk}",
@@ -352,7 +359,7 @@ def has_settled(request: ApprovalRequest, user: User) -> bool:
 _SETTLED = ("done", "failed", "repeat")
 
 
-def _settled(as_what: str, note: str) -> dict[str, Any]:
+def _build_settlement(as_what: str, note: str) -> dict[str, Any]:
     """The columns of the call, and in them what the model will read."""
     if as_what == "repeat":
         return {"state": CallState.PLANNED, "finished_at": None}
@@ -391,10 +398,10 @@ def _interrupt(run: Run, call: ToolCall) -> None:
     Run.objects.filter(pk=run.pk).update(**news)
 
 
-def _locked(run_id: str) -> Run:
+def _lock_run(run_id: str) -> Run:
     run = Run.objects.select_for_update().filter(pk=run_id).first()
     if run is None:
-        raise NotFound(error_texts.no_such_number("run", run_id), remedy=_LIST_RUNS)
+        raise NotFound(error_texts.say_no_such_number("run", run_id), remedy=_LIST_RUNS)
     return run
 
 
@@ -402,14 +409,14 @@ def _locked(run_id: str) -> Run:
 def resume(*, run_id: str, actor: str) -> Run:
     """Let a worker look at an open run now, whatever it waits for; it decides by itself what there
     is to do."""
-    run = _locked(run_id)
+    run = _lock_run(run_id)
     if run.finished_at is not None:
         raise Conflict(
-            error_texts.wrong_state("resume", "run", "finished"),
+            error_texts.say_wrong_state("resume", "run", "finished"),
             remedy="Replay it to start a new run.",
         )
     Run.objects.filter(pk=run.pk).update(wake_at=None)
-    audit.record(kind="run.resumed", actor=actor, subject=f"run:{run.pk}")
+    audit.record_entry(kind="run.resumed", actor=actor, subject=f"run:{run.pk}")
     transaction.on_commit(lambda: wake(run.pk))
     return run
 
@@ -432,12 +439,14 @@ def replay(
     """
     old = Run.objects.select_related("version").filter(pk=run_id).first()
     if old is None:
-        raise NotFound(error_texts.no_such_number("run", run_id), remedy=_LIST_RUNS)
+        raise NotFound(error_texts.say_no_such_number("run", run_id), remedy=_LIST_RUNS)
     if old.arguments == "{}" and old.answer == "" and old.state == RunState.DONE:
         raise Conflict(
             "Retention has deleted the question of this run.", remedy="Replay a newer run."
         )
-    asked = _newest(old.expert_name) if version is None else _numbered(old, version)
+    asked = (
+        _find_newest_version(old.expert_name) if version is None else _find_version(old, version)
+    )
     _check_prices(asked, model)
     run = start(
         expert=old.expert_name,
@@ -449,7 +458,7 @@ def replay(
         asks=model,
         requester=requester,
     )
-    audit.record(
+    audit.record_entry(
         kind="run.replayed",
         actor=actor,
         subject=f"run:{run.pk}",
@@ -460,7 +469,7 @@ def replay(
     return run
 
 
-def _numbered(run: Run, number: int) -> ExpertVersion:
+def _find_version(run: Run, number: int) -> ExpertVersion:
     version = ExpertVersion.objects.filter(expert=run.version.expert_id, number=number).first()
     if version is None:
         raise NotFound(
@@ -477,6 +486,6 @@ def _check_prices(version: ExpertVersion, model: LanguageModel | None) -> None:
         and json.loads(version.body).get("max_cost") is not None
     ):
         raise ConfigInvalid(
-            f"This version has a money budget, but {model} has no prices.",
+            f"This version of the expert tool has a budget in dollars, but {model} has no prices.",
             remedy="Enter its prices, or choose another model or version.",
         )

@@ -308,7 +308,7 @@ def test_an_endpoint_whose_names_some_host_would_shorten_says_so(
     }
     data = {"slug": "long", "enabled": "on"} | style
     assert "would shorten" not in client.post(change(endpoint), data, follow=True).content.decode()
-    tool = Tool.objects.approved().filter(present=True).first()
+    tool = Tool.objects.filter_approved().filter(present=True).first()
     assert tool is not None
     Tool.objects.filter(pk=tool.pk).update(name="x" * 60)
     assert (

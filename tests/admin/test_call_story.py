@@ -10,7 +10,7 @@ from django.contrib.auth.models import Permission
 from django.urls import reverse
 from django.utils import timezone
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, Invocation
 from mcpregistry.queries import audit, call_story
 from subagents.models import Run
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.one_database, pytest.mark.usefixtures("contexts")]
 def told(call: Invocation) -> list[tuple[str, str]]:
     return [
         (step.what, step.tone)
-        for step in call_story.story_of(call, list(audit.audit_of_call(call)))
+        for step in call_story.list_story_steps(call, list(audit.query_audit_of_call(call)))
     ]
 
 
@@ -33,11 +33,11 @@ def page(call: Invocation) -> str:
 
 
 def test_a_plain_call_was_asked_decided_sent_and_answered(site: Site) -> None:
-    call = Invocation.objects.filter(state=State.SUCCEEDED).latest("received_at")
+    call = Invocation.objects.filter(state=InvocationState.SUCCEEDED).latest("received_at")
     words = [what for what, _ in told(call)]
     assert words[0] == f"Requested by {call.agent_slug}"
     assert words[1:4] == ["Allowed", f"Sent to {call.server_slug}", "Answered"]
-    steps = call_story.story_of(call, [])
+    steps = call_story.list_story_steps(call, [])
     assert steps[2].after == pytest.approx(1.0)
 
 

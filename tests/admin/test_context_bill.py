@@ -11,10 +11,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.calls import context_bill
-from mcpregistry.calls.catalog import catalogue_now
-from mcpregistry.calls.context_bill import bill
-from mcpregistry.domain.text.canonical import stored
-from mcpregistry.domain.text.undo import MOST, undo_said
+from mcpregistry.calls.catalog import build_current_catalogue
+from mcpregistry.calls.context_bill import build_bill
+from mcpregistry.domain.text.canonical import encode_lossy_json
+from mcpregistry.domain.text.undo_texts import MOST, explain_undo
 from mcpregistry.models import Configuration, Endpoint, Grant, Invocation, Tool
 from mcpregistry.services.policy import hiding
 from mcpregistry.services.records import call_hours
@@ -35,16 +35,18 @@ def test_it_counts_what_hosts_are_sent_and_what_was_called(
     endpoint.hide_unavailable = False
     endpoint.save()
     aged()
-    seen = catalogue_now(agent, endpoint, now=now)
-    found = bill(agent, endpoint, now=now)
+    seen = build_current_catalogue(agent, endpoint, now=now)
+    found = build_bill(agent, endpoint, now=now)
     assert seen is not None
     assert found is not None
     sizes = {
-        entry.name: round(len(stored(entry.listing).encode()) / 4)
+        entry.name: round(len(encode_lossy_json(entry.listing).encode()) / 4)
         for entry in seen.entries.values()
     }
     assert {line.name: line.tokens for line in found.lines} == sizes
-    assert found.total == sum(sizes.values()) + context_bill.tokens(seen.instructions())
+    assert found.total == sum(sizes.values()) + context_bill.estimate_text_tokens(
+        seen.merge_instructions()
+    )
     calls = Invocation.objects.filter(agent_slug="local", endpoint_slug="default")
     for line in found.lines:
         assert line.calls == calls.filter(server_slug=line.server, tool_name=line.key).count()
@@ -52,11 +54,11 @@ def test_it_counts_what_hosts_are_sent_and_what_was_called(
         line.name for line in found.lines if not line.calls
     }
     monkeypatch.setattr(context_bill, "MOST_CALLS", 1)
-    partly = bill(agent, endpoint, now=now)
+    partly = build_bill(agent, endpoint, now=now)
     assert partly is not None
     assert (partly.all, partly.unused, partly.looked) == (False, [], 1)
     call_hours.count_due(now)
-    counted = bill(agent, endpoint, now=now)
+    counted = build_bill(agent, endpoint, now=now)
     assert counted is not None
     assert counted.all, "the counted hours know every tool that was called"
     assert counted.lines == found.lines
@@ -73,7 +75,7 @@ def aged() -> None:
 def unused(site: Site, *, by_list: bool = False) -> set[str]:
     agent = site.agents["local"]
     endpoint = Endpoint.objects.get(slug="default")
-    found = bill(agent, endpoint, now=timezone.now(), holder=endpoint if by_list else agent)
+    found = build_bill(agent, endpoint, now=timezone.now(), holder=endpoint if by_list else agent)
     assert found is not None
     return {f"{line.server}::{line.key}" for line in found.unused}
 
@@ -141,8 +143,8 @@ def test_all_that_is_unused_is_asked_about_as_one_choice(client_of: ClientOf, si
 
 
 def test_undo_is_promised_only_where_it_is_so() -> None:
-    assert "for a minute" in undo_said(MOST)
-    assert "for a minute" not in undo_said(MOST + 1)
+    assert "for a minute" in explain_undo(MOST)
+    assert "for a minute" not in explain_undo(MOST + 1)
 
 
 def test_hiding_says_before_and_after_and_leaves_the_rest(client_of: ClientOf, site: Site) -> None:
@@ -150,9 +152,12 @@ def test_hiding_says_before_and_after_and_leaves_the_rest(client_of: ClientOf, s
     endpoint = Endpoint.objects.get(slug="default")
     Endpoint.objects.update(hide_unavailable=False)
     endpoint.refresh_from_db()
-    before = bill(agent, endpoint, now=timezone.now())
+    before = build_bill(agent, endpoint, now=timezone.now())
     assert before is not None
-    assert hiding.changes(agent, [Tool.objects.get(server__slug="git", name="git_status")]) > 1
+    assert (
+        hiding.count_grant_changes(agent, [Tool.objects.get(server__slug="git", name="git_status")])
+        > 1
+    )
     gone = next(line for line in before.lines if line.server == "git")
     sent = {"agent": "local", "endpoint": "default", "days": "30", "tick": [str(gone.tool_id)]}
     assert client_of("approver").post(HIDE, sent).status_code == 403
@@ -164,10 +169,10 @@ def test_hiding_says_before_and_after_and_leaves_the_rest(client_of: ClientOf, s
     assert Grant.objects.filter(agent=agent, server__slug="git").exists()
     done = client.post(HIDE, sent | {"sure": sure[1]}, follow=True).content.decode()
     assert "Hidden tools: 1. Revoked grants: 1. " in done
-    after = bill(agent, endpoint, now=timezone.now())
+    after = build_bill(agent, endpoint, now=timezone.now())
     assert after is not None
     assert {line.name for line in before.lines} - {line.name for line in after.lines} == {gone.name}
-    assert after.total == before.without({gone.tool_id})
+    assert after.total == before.count_without({gone.tool_id})
     assert not Grant.objects.filter(agent=agent, server__slug="git").exists()
 
 
@@ -191,11 +196,11 @@ def test_expert_tools_that_the_agent_is_shown_are_on_the_bill(
     now = timezone.now()
     expert = ExpertTool.objects.get()
     expert.users.set([])
-    before = bill(agent, endpoint, now=now)
+    before = build_bill(agent, endpoint, now=now)
     expert.users.set([agent])
     expert.endpoints.set([endpoint])
     called(f"expert::{expert.name}", agent_slug="ci")
-    after = bill(agent, endpoint, now=now)
+    after = build_bill(agent, endpoint, now=now)
     assert before is not None
     assert after is not None
     (line,) = [line for line in after.lines if line.own]

@@ -106,8 +106,12 @@ def test_a_person_writes_to_the_agent_and_sees_what_it_says(
     operator = client_of("operator")
     row = Conversation.objects.get(pk=CONVERSATION)
     assert operator.post(f"{LIST}{CONVERSATION}/say/", {"text": "<b>Hello</b>"}).status_code == 302
-    messages.say(conversation=row, kind=MessageKind.THOUGHT, text="Hm.", author="agent:local")
-    messages.say(conversation=row, kind=MessageKind.OUT, text="Good day", author="agent:local")
+    messages.add_message(
+        conversation=row, kind=MessageKind.THOUGHT, text="Hm.", author="agent:local"
+    )
+    messages.add_message(
+        conversation=row, kind=MessageKind.OUT, text="Good day", author="agent:local"
+    )
     part = live(client_of("viewer"))
     html = part.content.decode()
     assert part.status_code == 200
@@ -139,7 +143,9 @@ def test_retention_erases_texts_with_payloads(client_of: ClientOf, site: Site) -
     row = Conversation.objects.get(pk=CONVERSATION)
     old = timezone.now() - timedelta(days=40)
     for text in ("old words", "new words"):
-        messages.say(conversation=row, kind=MessageKind.OUT, text=text, author="agent:local")
+        messages.add_message(
+            conversation=row, kind=MessageKind.OUT, text=text, author="agent:local"
+        )
     Message.objects.filter(text="old words").update(created_at=old)
     assert retention.prune(timezone.now())["messages"] == 1
     html = client_of("viewer").get(page("change", CONVERSATION)).content.decode()

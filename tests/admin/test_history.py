@@ -9,7 +9,7 @@ from django.contrib.auth.models import Group, Permission
 from django.test import Client
 from django.urls import reverse
 
-from controlplane.history import undoing
+from controlplane.history import undo_changes
 from mcpregistry.models import PolicyRule, Server
 from mcpregistry.services.access import roles
 from mcpregistry.services.policy import rules
@@ -112,7 +112,7 @@ def test_undo_is_not_offered_after_its_minute(
 ) -> None:
     root = client_of("root")
     page = pressed(root, rule, "disable").content.decode()
-    monkeypatch.setattr(undoing, "FOR", undoing.FOR * 0)
+    monkeypatch.setattr(undo_changes, "FOR", undo_changes.FOR * 0)
     assert 'action="/admin/undo/"' not in root.get(RULES).content.decode()
     assert "more than one minute ago" in undo(root, page)
     rule.refresh_from_db()
@@ -195,7 +195,7 @@ def test_an_accounts_history_is_told_by_the_audit_log_and_nothing_of_it_is_put_b
     root = client_of("root")
     person = site.people["viewer"]
     person.user_permissions.clear()
-    roles.give(user=person, role="operator")
+    roles.assign_role(user=person, role="operator")
     name = person.username
     person.username = "renamed"
     person.is_active = False

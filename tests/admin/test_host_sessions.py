@@ -18,7 +18,7 @@ CLIENT = (
 
 def test_sessions_are_found_shown_and_ended(client_of: ClientOf, site: Site) -> None:
     for name in ("first", "second"):
-        host_sessions.begin(
+        host_sessions.begin_session(
             session_id=name,
             agent="ci",
             endpoint="default",

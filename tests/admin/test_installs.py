@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.urls import reverse
 
-from mcpregistry.domain.installs.lock import digest
+from mcpregistry.domain.installs.lock import hash_lock
 from mcpregistry.models import Install, Server
 from mcpregistry.models.server import Transport
 from tests.admin.conftest import ClientOf
@@ -69,9 +69,9 @@ def test_a_lock_is_approved_exactly_as_it_was_shown(client_of: ClientOf, site: S
         assert told in shown
     old = row.lock_sha256
     lock = json.dumps(json.loads(row.lock) | {"requires": True})
-    Install.objects.filter(pk=row.pk).update(lock=lock, lock_sha256=digest(lock))
+    Install.objects.filter(pk=row.pk).update(lock=lock, lock_sha256=hash_lock(lock))
     assert client.post(page("approve", row.pk), {"shown": old}).status_code == 409
-    assert client.post(page("approve", row.pk), {"shown": digest(lock)}).status_code == 302
+    assert client.post(page("approve", row.pk), {"shown": hash_lock(lock)}).status_code == 302
     row.refresh_from_db()
     assert (row.state, row.approved_by) == ("approved", site.people["admin"])
 

@@ -36,10 +36,14 @@ def test_a_link_makes_one_account_with_its_role(site: Site) -> None:
     )
     assert client.get("/approvals/").status_code == 200
     kim = User.objects.get(username="kim")
-    assert (kim.is_staff, kim.is_superuser, roles.role_of(kim)) == (True, False, "approver")
+    assert (kim.is_staff, kim.is_superuser, roles.find_highest_role(kim)) == (
+        True,
+        False,
+        "approver",
+    )
     invitation.refresh_from_db()
     assert (invitation.state, invitation.used_by) == ("used", kim)
-    assert invitations.find(raw) is None
+    assert invitations.find_invitation(raw) is None
     again = Client().post(reverse("join"), form | {"username": "eve"})
     assert again.status_code == 400
     assert "This invitation does not work" in again.content.decode()
@@ -71,7 +75,7 @@ def test_a_link_ends_by_itself_or_is_withdrawn(client_of: ClientOf, site: Site) 
     assert client_of("operator").post(url).status_code == 403
     client_of("admin").post(url)
     for each in (raw, other, "sli_nothing"):
-        assert invitations.find(each) is None
+        assert invitations.find_invitation(each) is None
         with pytest.raises(NotFound):
             invitations.accept(raw=each, username="kim", password=GOOD)
     withdrawn.refresh_from_db()
@@ -85,7 +89,7 @@ def test_a_link_gives_nothing_that_its_maker_could_not_give_now(site: Site, how:
     _, raw = made(site, "admin")
     inviter = site.people["admin"]
     if how == "demoted":
-        roles.give(user=inviter, role="viewer")
+        roles.assign_role(user=inviter, role="viewer")
     elif how == "disabled":
         User.objects.filter(pk=inviter.pk).update(is_active=False)
     else:
@@ -101,14 +105,14 @@ def test_of_two_who_use_a_link_at_once_one_gets_in(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, raw = made(site)
-    make = invitations._account
+    make = invitations._create_account
 
     def make_second(username: str, password: str) -> User:
-        monkeypatch.setattr(invitations, "_account", make)
+        monkeypatch.setattr(invitations, "_create_account", make)
         assert invitations.accept(raw=raw, username="first", password=GOOD).username == "first"
         return make(username, password)
 
-    monkeypatch.setattr(invitations, "_account", make_second)
+    monkeypatch.setattr(invitations, "_create_account", make_second)
     with pytest.raises(NotFound):
         invitations.accept(raw=raw, username="second", password=GOOD)
 
@@ -125,7 +129,7 @@ def test_the_page_shows_the_link_once_and_only_to_who_may_invite(
     path, _, raw = link[1].partition("#")
     assert 'data-copy="link"' in answer.content.decode()
     assert path.endswith("/join/"), "the secret stands where no request has it"
-    assert invitations.find(raw) is not None
+    assert invitations.find_invitation(raw) is not None
     assert "no-store" in answer["Cache-Control"]
     for page in (
         reverse("admin:mcpregistry_invitation_changelist"),
@@ -159,13 +163,13 @@ def test_a_role_is_one_field_and_staff_follows(client_of: ClientOf, site: Site) 
     }
     client.post(url, form)
     kim = User.objects.get(username="kim")
-    assert (kim.is_staff, roles.role_of(kim)) == (True, "approver")
+    assert (kim.is_staff, roles.find_highest_role(kim)) == (True, "approver")
     assert Client().login(username="kim", password=GOOD)
     page = reverse("admin:auth_user_change", args=[kim.pk])
     for role in ("operator", ""):
         client.post(page, {"username": "kim", "role": role, "is_active": "on"})
         kim = User.objects.get(username="kim")
-        assert (roles.role_of(kim), kim.is_staff) == (role, bool(role))
+        assert (roles.find_highest_role(kim), kim.is_staff) == (role, bool(role))
     kinds = AuditEntry.objects.filter(subject="user:kim", kind__contains="roles").values_list(
         "kind", flat=True
     )

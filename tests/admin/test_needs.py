@@ -12,8 +12,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from controlplane import doctor, health
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.ids import ordered_id
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.ids import make_ordered_id
 from mcpregistry.models import (
     ApprovalRequest,
     Channel,
@@ -97,7 +97,7 @@ def test_all_work_that_only_a_worker_does_is_named_once_none_takes_it(
 ) -> None:
     past = timezone.now() - timedelta(minutes=2)
     request = hold(waiting_as="task")
-    Invocation.objects.filter(pk=request.call_id).update(state=State.READY)
+    Invocation.objects.filter(pk=request.call_id).update(state=InvocationState.READY)
     ApprovalRequest.objects.filter(pk=request.pk).update(decided_at=past)
     channel = Channel.objects.create(name="ops", kind="webhook")
     Delivery.objects.create(
@@ -116,7 +116,7 @@ def test_all_work_that_only_a_worker_does_is_named_once_none_takes_it(
     version = ExpertVersion.objects.create(expert=expert, number=1)
     for state, lease in (("queued", None), ("running", past)):
         Run.objects.create(
-            id=ordered_id(),
+            id=make_ordered_id(),
             version=version,
             expert_name="speaks",
             state=state,
@@ -135,9 +135,9 @@ def test_all_work_that_only_a_worker_does_is_named_once_none_takes_it(
         f"maintenance request has {stuck}": "1",
     }.items():
         assert said[words] == ("bad", count)
-    told = {finding.what for finding in doctor._work() if not finding.ok}
+    told = {finding.what for finding in doctor._check_work() if not finding.ok}
     assert "2 runs have waited for a worker, the oldest one for 2 minutes" in told
-    assert "2 runs have waited for a worker" in health._unclaimed()
+    assert "2 runs have waited for a worker" in health._describe_unclaimed_work()
     assert said["provider is a draft: confirm it to use its models"] == ("warn", "1")
 
 
@@ -154,7 +154,7 @@ def test_work_that_waits_rightly_is_not_called_forgotten(client_of: ClientOf, si
     )
     for due in ({"lease_until": soon}, {"wake_at": soon}, {"idle_since": now}):
         Run.objects.create(
-            id=ordered_id(),
+            id=make_ordered_id(),
             version=version,
             expert_name="sleeps",
             state="running",
@@ -187,8 +187,8 @@ def test_work_that_waits_rightly_is_not_called_forgotten(client_of: ClientOf, si
     MaintenanceRequest.objects.filter(lease_until__isnull=False).delete()
     Configuration.objects.update(sub_agent_enabled=False)
     assert "waited for a worker" not in overview(client_of), "the sub-agent is switched off"
-    assert health._unclaimed() == "ok"
-    assert all(finding.ok for finding in doctor._work())
+    assert health._describe_unclaimed_work() == "ok"
+    assert all(finding.ok for finding in doctor._check_work())
 
 
 @pytest.mark.both_databases

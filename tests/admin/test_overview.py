@@ -15,8 +15,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from controlplane.dashboard import steps
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.rights import all_rights
+from mcpregistry.domain.caller_rights import grant_all_rights
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import (
     Agent,
     CountedSpan,
@@ -28,7 +28,7 @@ from mcpregistry.models import (
     Tool,
     ToolUsage,
 )
-from mcpregistry.models.usage import Span
+from mcpregistry.models.usage import SpanLength
 from mcpregistry.queries import overview, usage
 from mcpregistry.queries.failures import patterns_since
 from mcpregistry.services.records import call_hours
@@ -45,7 +45,7 @@ def call(
     number: int,
     at: datetime,
     *,
-    state: State = State.SUCCEEDED,
+    state: InvocationState = InvocationState.SUCCEEDED,
     tool: str = "git_log",
     result: str = "{}",
 ) -> Invocation:
@@ -101,7 +101,7 @@ def test_a_server_can_be_added_from_the_overview_of_a_settled_site(
 @pytest.mark.both_databases
 def test_the_first_steps_tick_themselves_and_go_away(client_of: ClientOf, site: Site) -> None:
     def ticked() -> list[bool]:
-        found = overview.first_steps(site.people["viewer"], now=timezone.now())
+        found = overview.read_first_steps(site.people["viewer"], now=timezone.now())
         return [step.done for step in steps(found)]
 
     assert ticked()[:5] == [True] * 5
@@ -110,7 +110,7 @@ def test_the_first_steps_tick_themselves_and_go_away(client_of: ClientOf, site: 
     Grant.objects.all().delete()
     assert ticked() == [True, True, False, False, False, False]
     for server in Server.objects.all():
-        lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
+        lifecycle.delete_server(server=server, actor=ACTOR, rights=grant_all_rights)
     assert ticked() == [False] * 6
     html = page(client_of)
     assert "First steps" in html
@@ -130,13 +130,19 @@ def test_hours_that_are_over_are_counted_once_and_read_with_what_came_since(site
     Invocation.objects.all().delete()
     times = [NOW - timedelta(minutes=minutes) for minutes in (5, 30, 70, 26 * 60, 6 * 24 * 60)]
     Invocation.objects.bulk_create(
-        call(n, at, state={1: State.DISPATCHED, 2: State.TOOL_ERROR}.get(n, State.SUCCEEDED))
+        call(
+            n,
+            at,
+            state={1: InvocationState.DISPATCHED, 2: InvocationState.TOOL_ERROR}.get(
+                n, InvocationState.SUCCEEDED
+            ),
+        )
         for n, at in enumerate(times)
     )
     assert call_hours.count_due(NOW) > 100
     assert call_hours.count_due(NOW) == 0
     for name, calls in (("day", 3), ("week", 5), ("month", 5)):
-        found = overview.traffic(overview.PERIODS[name], now=NOW)
+        found = overview.count_traffic(overview.PERIODS[name], now=NOW)
         assert (found.calls, found.errors, len(found.bars)) == (
             calls,
             1,
@@ -146,9 +152,9 @@ def test_hours_that_are_over_are_counted_once_and_read_with_what_came_since(site
         busy = overview.busiest(overview.PERIODS[name], now=NOW, newest=newest)
         assert [(row.tool, row.calls, row.errors) for row in busy] == [("git_log", calls, 1)]
     # A held call of an hour that was counted ends later: its hour is counted again.
-    Invocation.objects.filter(pk="over-1").update(state=State.UNKNOWN)
+    Invocation.objects.filter(pk="over-1").update(state=InvocationState.UNKNOWN)
     assert call_hours.count_due(NOW + timedelta(hours=1)) == 2, "the new one, and that one"
-    assert overview.traffic(overview.PERIODS["day"], now=NOW + timedelta(hours=1)).errors == 2
+    assert overview.count_traffic(overview.PERIODS["day"], now=NOW + timedelta(hours=1)).errors == 2
 
 
 def test_failures_are_grouped_by_what_the_tool_said(client_of: ClientOf, site: Site) -> None:
@@ -160,17 +166,17 @@ def test_failures_are_grouped_by_what_the_tool_said(client_of: ClientOf, site: S
     ]
     Invocation.objects.bulk_create(
         [
-            call(n, now - timedelta(minutes=n), state=State.TOOL_ERROR, result=text)
+            call(n, now - timedelta(minutes=n), state=InvocationState.TOOL_ERROR, result=text)
             for n, text in enumerate(said)
         ]
-        + [call(9, now, state=State.NOT_SENT)]
+        + [call(9, now, state=InvocationState.NOT_SENT)]
     )
     Invocation.objects.filter(pk="over-9").update(
         reason="The server did not answer.", error_code="NOT-SENT"
     )
     since = now - timedelta(hours=23)
     groups = patterns_since(
-        since, usage.lately(since, since, now=now), wanted=usage.Wanted(), most=8
+        since, usage.lately(since, since, now=now), wanted=usage.UsageFilter(), most=8
     ).rows
     assert [(group.alike.count, group.shape) for group in groups] == [
         (3, "no branch '…' <here>"),
@@ -261,7 +267,7 @@ def test_it_is_quick_with_a_hundred_thousand_calls(client_of: ClientOf, site: Si
     copied(SpanUsage, 670, begins="{earlier}", last="{earlier}")
     assert call_hours.count_due(now) == 0, "what was copied agrees with the record"
     assert Invocation.objects.count() > 100_000
-    assert CountedSpan.objects.filter(span=Span.DAY).count() >= 27
+    assert CountedSpan.objects.filter(span=SpanLength.DAY).count() >= 27
     for query, before in zip(QUERIES, of_an_hour, strict=True):
         assert quickest(client, query) < 8 * before
 

@@ -100,7 +100,7 @@ def test_a_rule_is_switched_by_its_buttons_and_shows_its_failures(
     client_of: ClientOf, site: Site
 ) -> None:
     rule = rules.save_rule(rule=PolicyRule(name="r<b>", condition="args.x == 1"), actor=ACTOR)
-    audit.record(
+    audit.record_entry(
         kind=rules.CONDITION_FAILED, actor="policy", subject=f"rule:{rule.pk}", why="reads 'x'"
     )
     root = client_of("root")
@@ -334,7 +334,11 @@ def test_one_click_approves_ahead_and_takes_it_back(client_of: ClientOf, claimed
     for name, count in (("auto-approve", 1), ("ask-again", 0)):
         root.post(tool_verb(claimed, name))
         pressed(root, server, name)
-        assert len(rules.auto_rules(tool=claimed)) == len(rules.auto_rules(server=server)) == count
+        assert (
+            len(rules.list_auto_rules(tool=claimed))
+            == len(rules.list_auto_rules(server=server))
+            == count
+        )
     assert client_of("approver").post(tool_verb(claimed, "auto-approve")).status_code == 403
 
 

@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from mcpregistry.models import AuditEntry, ProjectFile
 from mcpregistry.services.exchange import projects
-from mcpregistry.services.exchange.project_files import real_directory
+from mcpregistry.services.exchange.project_files import resolve_directory
 from tests.admin.conftest import ClientOf
 from tests.admin.pressing import chosen
 
@@ -24,7 +24,7 @@ def write(directory: Path, *words: str) -> ProjectFile:
         json.dumps({"mcpServers": {"git": {"command": "uvx", "args": list(words)}}})
     )
     row = projects.note_project(
-        directory=real_directory(directory), agent="", environ={}, actor="runmcp"
+        directory=resolve_directory(directory), agent="", environ={}, actor="runmcp"
     )
     assert row is not None
     return row
@@ -67,7 +67,7 @@ def test_who_confirms_sees_the_whole_environment_and_nobody_else(
     server = {"command": "uvx", "args": ["mcp-server-git"], "env": env}
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"git": server}}))
     row = projects.note_project(
-        directory=real_directory(tmp_path), agent="", environ={}, actor="runmcp"
+        directory=resolve_directory(tmp_path), agent="", environ={}, actor="runmcp"
     )
     assert row is not None
     page = html.unescape(client_of("admin").get(confirm_page(row)).content.decode())

@@ -129,7 +129,7 @@ VERIFY = "admin:mcpregistry_auditentry_verify"
 
 def report_of(client_of: ClientOf) -> str:
     """The page after a worker has verified the log."""
-    verification.verify(timezone.now(), full=True)
+    verification.verify_log(timezone.now(), full=True)
     return client_of("viewer").get(reverse(VERIFY)).content.decode()
 
 
@@ -148,7 +148,7 @@ def test_files_of_archived_entries_are_shown_with_their_digests(
     sealed_anew()
     process_wrote("web:1", 5, minutes_ago=200 * 24 * 60)
     assert seal() is not None
-    (file,) = archiving.archive(timezone.now(), timedelta(days=90), tmp_path, str).files
+    (file,) = archiving.archive_entries(timezone.now(), timedelta(days=90), tmp_path, str).files
     html = report_of(client_of)
     for shown in (
         "intact",

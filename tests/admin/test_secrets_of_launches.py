@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from mcpregistry.models import Server
 from mcpregistry.services.servers import lifecycle
-from subagents.domain.maintenance import Kind, MessageKind
+from subagents.domain.maintenance import Kind, RequestMessageKind
 from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest, Proposal, Provider
 from subagents.services import providers
@@ -59,7 +59,7 @@ def records(site: Site) -> dict[str, Any]:
         slug="keyed", kind="compatible", base_url="https://models.example/v1?api_key=canary-7"
     )
     providers.save_provider(provider=keyed, actor=ACTOR)
-    queue.tell(request, MessageKind.COMPLETION, result={"fields": {"command": WORDS}})
+    queue.tell(request, RequestMessageKind.COMPLETION, result={"fields": {"command": WORDS}})
     return {
         "local": local,
         "remote": remote,

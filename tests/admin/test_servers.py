@@ -517,8 +517,8 @@ def test_the_sandbox_is_set_on_the_form_shown_on_the_page_and_confirmed(
     client_of("operator").post(ADD, LOCAL | wanted)
     server = Server.objects.get(slug="new")
     assert (server.sandbox, server.sandbox_read) == ("enforce", ["/srv/docs", "/srv/more"])
-    monkeypatch.setattr(confinement, "abi", lambda: 7)
-    monkeypatch.setattr(confinement, "filtered", lambda: True)
+    monkeypatch.setattr(confinement, "get_landlock_version", lambda: 7)
+    monkeypatch.setattr(confinement, "is_filter_supported", lambda: True)
     page = client_of("admin").get(change(server)).content.decode()
     assert "<strong>full</strong>" in page
     assert "command lines of other processes" in page
@@ -535,7 +535,7 @@ def test_a_new_local_server_is_in_its_sandbox_where_there_is_one(
     client_of: ClientOf, monkeypatch
 ) -> None:
     for abi, mode in ((7, "enforce"), (0, "off")):
-        monkeypatch.setattr(confinement, "abi", lambda abi=abi: abi)
+        monkeypatch.setattr(confinement, "get_landlock_version", lambda abi=abi: abi)
         form = client_of("operator").get(ADD).context["adminform"].form
         assert form["sandbox"].value() == mode
         assert (form["max_memory_mb"].value(), form["max_processes"].value()) == (4096, 256)
@@ -544,8 +544,8 @@ def test_a_new_local_server_is_in_its_sandbox_where_there_is_one(
 def test_strict_ports_and_limits_are_set_on_the_form_shown_and_confirmed(
     client_of: ClientOf, monkeypatch
 ) -> None:
-    monkeypatch.setattr(confinement, "filtered", lambda: True)
-    monkeypatch.setattr(confinement, "abi", lambda: 7)
+    monkeypatch.setattr(confinement, "is_filter_supported", lambda: True)
+    monkeypatch.setattr(confinement, "get_landlock_version", lambda: 7)
     wanted = {
         "sandbox": "strict",
         "sandbox_network": "ports",
@@ -569,7 +569,7 @@ def test_strict_ports_and_limits_are_set_on_the_form_shown_and_confirmed(
         ("", "<strong>full</strong>"),
         ("bubblewrap is not installed", "<strong>none</strong>: bubblewrap"),
     ):
-        monkeypatch.setattr(bubblewrap, "missing", lambda missing=missing: missing)
+        monkeypatch.setattr(bubblewrap, "explain_missing", lambda missing=missing: missing)
         page = client_of("admin").get(change(server)).content.decode()
         assert said in page
     assert "500 MB of memory" in page
@@ -586,7 +586,7 @@ def test_strict_ports_and_limits_are_set_on_the_form_shown_and_confirmed(
 def test_the_page_says_none_where_nothing_is_enforced(client_of: ClientOf, monkeypatch) -> None:
     client_of("operator").post(ADD, LOCAL | {"sandbox": "enforce"})
     server = Server.objects.get(slug="new")
-    monkeypatch.setattr(confinement, "abi", lambda: 0)
+    monkeypatch.setattr(confinement, "get_landlock_version", lambda: 0)
     page = client_of("admin").get(change(server)).content.decode()
     assert "<strong>none</strong>: this kernel has no Landlock" in page
     lifecycle.save_server(server=Server(slug="off", command=["x"]), actor=ACTOR)

@@ -26,7 +26,7 @@ from mcpregistry.models import (
     ServerTest,
     Tool,
 )
-from mcpregistry.queries.setting_up import standing
+from mcpregistry.queries.setup_state import read_setup_state
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import lifecycle
 from tests.admin.conftest import ClientOf
@@ -111,7 +111,7 @@ def test_a_secret_stays_where_the_short_name_was_taken_meanwhile(client_of: Clie
 def test_the_sandbox_lets_a_script_be_read_with_what_lies_beside_it(
     client_of: ClientOf, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(confinement, "abi", lambda: 7)
+    monkeypatch.setattr(confinement, "get_landlock_version", lambda: 7)
     script = tmp_path / "tides" / "server.py"
     script.parent.mkdir()
     script.touch()
@@ -233,7 +233,7 @@ def test_the_way_leads_from_the_draft_to_the_grant(client_of: ClientOf, site: Si
     confirm = client.get(step(server))
     assert "Command, word by word" in text_of(confirm)
     client.post(step(server), {"step": "confirm", "shown": "0" * 64})
-    assert standing(Server.objects.get(pk=server.pk)).step == "confirm"
+    assert read_setup_state(Server.objects.get(pk=server.pk)).step == "confirm"
     client.post(step(server), {"step": "confirm", "shown": confirm.context["shown"]})
     (test,) = ServerTest.objects.filter(server=server)
     assert test.verdict == "queued"
@@ -323,7 +323,7 @@ def test_a_failed_test_says_why_and_is_tried_again(client_of: ClientOf) -> None:
         for words in ("CONNECTION_FAILED", "It ended.", "no such module", "Test server again")
     )
     client.post(step(server), {"step": "test"})
-    assert standing(Server.objects.get(pk=server.pk)).testing
+    assert read_setup_state(Server.objects.get(pk=server.pk)).testing
 
 
 def test_definitions_that_changed_while_they_were_read_are_not_approved(
@@ -354,7 +354,7 @@ def test_a_post_takes_the_step_that_was_shown_or_none(client_of: ClientOf) -> No
     assert ("step", "definitions") in shown
     sent = {name: [value for each, value in shown if each == name] for name, _ in shown}
     decisions.approve_waiting(server=server, actor=ACTOR)
-    assert standing(Server.objects.get(pk=server.pk)).step == "access"
+    assert read_setup_state(Server.objects.get(pk=server.pk)).step == "access"
     client.post(step(server), {"step": "definitions", "rule": ["0"]})
     again = client.post(step(server), {"step": "definitions", "rule": ["1"]}, follow=True)
     assert "already has rules" in text_of(again)

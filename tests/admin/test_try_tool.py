@@ -56,7 +56,7 @@ def set_up() -> str:
     decisions.approve_waiting(server=server, actor="test")
     Endpoint.objects.create(slug="default")
     Configuration.objects.update(default_outcome="allow")
-    grants.grant(agent=new_agent("robot"), actor="test", server=server)
+    grants.grant_access(agent=new_agent("robot"), actor="test", server=server)
     new_agent("idle")
     return reverse("admin:mcpregistry_tool_try", args=[Tool.objects.get(name="echo").pk])
 

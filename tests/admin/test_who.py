@@ -112,7 +112,7 @@ def test_the_analyzer_shows_what_it_would_change_and_does_it_once_asked(
     html = client_of("viewer").get("/admin/analyzer/").content.decode()
     assert "not analyzed yet" in html
     assert "This page shows the state" not in html
-    findings.refresh(timezone.now(), seconds=60)
+    findings.refresh_findings(timezone.now(), seconds=60)
     html = client_of("viewer").get("/admin/analyzer/").content.decode()
     assert "This page shows the state at" in html
     assert "The grant was not used in the last 30 days." in html or "Replacement" in html
@@ -161,7 +161,7 @@ def test_a_guess_of_the_analyzer_is_proven_before_it_can_be_applied(
     )
     Invocation.objects.exclude(id__startswith="same-").delete()
     monkeypatch.setattr(analyzer, "MOST_CALLS", 10)
-    findings.refresh(now, seconds=60)
+    findings.refresh_findings(now, seconds=60)
     client = client_of("admin")
     address = f"/admin/analyzer/{grant.pk}/"
     page = client.get("/admin/analyzer/?agent=ci").content.decode()

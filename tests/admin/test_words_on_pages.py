@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Agent, AuditEntry, EnergyEntry, EnergyPool, Invocation
 from mcpregistry.queries import energy
 from subagents.models import EffortAgent, MaintenanceRequest, Run
@@ -116,9 +116,9 @@ def test_level_is_not_drawn_before_the_pool_was_made(site: Site) -> None:
 
 
 def test_result_of_a_call_is_shown_as_its_text(client_of: ClientOf, site: Site) -> None:
-    call = Invocation.objects.filter(state=State.SUCCEEDED, result__contains="Result 0").latest(
-        "received_at"
-    )
+    call = Invocation.objects.filter(
+        state=InvocationState.SUCCEEDED, result__contains="Result 0"
+    ).latest("received_at")
     shown = words(
         client_of("admin"), reverse("admin:mcpregistry_invocation_change", args=[call.pk])
     )

@@ -347,5 +347,5 @@ def test_a_grant_of_some_resources_is_told_in_the_record_and_is_none_of_the_serv
     said = json.loads(AuditEntry.objects.filter(kind="grant.created").latest("pk").body)
     assert "(resource)" in str(said)
     assert "file:///docs/*" in str(said)
-    assert grants.grant(agent=agent, server=server, actor="test").kind == "tool"
+    assert grants.grant_access(agent=agent, server=server, actor="test").kind == "tool"
     assert Grant.objects.count() == 2

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 def test_the_table_comes_in_pages_and_is_narrowed(caller):
     tool = new_tool(new_server())
     new_tool(tool.server, "hear")
-    grants.grant(agent=new_agent("robot"), tool=tool, actor="test")
+    grants.grant_access(agent=new_agent("robot"), tool=tool, actor="test")
     new_agent("ann")
     agents.save_endpoint(endpoint=Endpoint(slug="default"), actor="test")
     Server.objects.update(lifecycle="active")
@@ -49,13 +49,13 @@ def test_the_table_comes_in_pages_and_is_narrowed(caller):
 def test_a_narrower_grant_is_proposed_and_applied(caller):
     tool = new_tool(new_server())
     new_tool(tool.server, "hear")
-    grant = grants.grant(agent=new_agent("robot"), server=tool.server, actor="test")
+    grant = grants.grant_access(agent=new_agent("robot"), server=tool.server, actor="test")
     Grant.objects.update(created_at=timezone.now() - timedelta(days=60))
     Tool.objects.update(first_seen_at=timezone.now() - timedelta(days=60))
     new_call(1, arguments="{}", binding="b")
     (found,) = caller("viewer").get("/access/proposals?agent=robot").json()["items"]
     assert (found["as_of"], found["proposal"]) == (None, None)
-    findings.refresh(now := timezone.now().replace(microsecond=0), seconds=60)
+    findings.refresh_findings(now := timezone.now().replace(microsecond=0), seconds=60)
     (found,) = caller("viewer").get("/access/proposals?agent=robot").json()["items"]
     assert datetime.fromisoformat(found["as_of"]) == now
     (alone,) = caller("viewer").get(f"/access/proposals?grant={grant.pk}&days=31").json()["items"]

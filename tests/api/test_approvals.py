@@ -95,7 +95,7 @@ async def test_a_call_that_is_approved_while_the_disk_is_full_answers_202(held, 
     calling = asyncio.ensure_future(held.call("echo__echo", {"params": {"a": 3}}, Prefer="wait=60"))
     mine = ApprovalRequest.objects.filter(call__arguments__contains='"a":3')
     held_id = await until_true(lambda: db_call(lambda: mine.values_list("pk", flat=True).first()))
-    refuse_held_calls(monkeypatch, "away", 3)
+    refuse_held_calls(monkeypatch, "mark_caller_away", 3)
     refuse_held_calls(monkeypatch, "load", 1)
     assert (await approve(held, held_id))[0] == 200
     status, answer = await calling

@@ -11,8 +11,8 @@ from django.db import OperationalError
 from django.test import Client
 from django.utils import timezone
 
-from mcpregistry.api import throttle
-from mcpregistry.domain.addresses import place
+from mcpregistry.api import token_guesses
+from mcpregistry.domain.addresses import mask_client_address
 from mcpregistry.models import AuditEntry, Server, Token
 from mcpregistry.services.access import tokens
 from tests.api.conftest import ROOT, Caller, new_agent, new_user
@@ -119,7 +119,9 @@ def test_when_the_database_is_away_nobody_is_let_in(db, caller, path):
 @pytest.mark.fault
 def test_an_unexpected_failure_tells_nothing_but_that_it_happened(db, caller):
     viewer = caller("viewer")
-    with mock.patch("mcpregistry.api.servers.page", side_effect=ZeroDivisionError("token=hunter2")):
+    with mock.patch(
+        "mcpregistry.api.servers.read_page", side_effect=ZeroDivisionError("token=hunter2")
+    ):
         response = viewer.get("/servers")
     assert response.status_code == 500
     assert response.json() == {
@@ -131,17 +133,17 @@ def test_an_unexpected_failure_tells_nothing_but_that_it_happened(db, caller):
 
 @pytest.mark.attack
 def test_guessing_is_slowed_down_and_says_until_when(db, caller):
-    for number in range(throttle.LIMIT):
+    for number in range(token_guesses.LIMIT):
         assert Caller(f"guess-{number}").get("/servers").status_code == 401
     response = Caller("guess-more").get("/servers")
     assert response.status_code == 429
-    assert 1 <= int(response.headers["Retry-After"]) <= throttle.PERIOD
+    assert 1 <= int(response.headers["Retry-After"]) <= token_guesses.PERIOD
     assert response.json()["code"] == "TOO_MANY_REQUESTS"
 
 
 @pytest.mark.attack
 def test_a_valid_token_is_heard_whoever_guesses_beside_it(db, caller):
-    for number in range(2 * throttle.LIMIT):
+    for number in range(2 * token_guesses.LIMIT):
         Caller(f"guess-{number}").get("/servers")
     assert Caller("guess-more").get("/servers").status_code == 429
     for kind in ("viewer", "operator"):
@@ -150,30 +152,30 @@ def test_a_valid_token_is_heard_whoever_guesses_beside_it(db, caller):
 
 def test_a_program_that_repeats_one_old_token_locks_nobody_out(db, caller):
     program = Caller("expired")
-    for _ in range(3 * throttle.LIMIT):
+    for _ in range(3 * token_guesses.LIMIT):
         assert program.get("/servers").status_code == 401
     assert caller("viewer").get("/servers").status_code == 200
 
 
 def test_guesses_are_forgotten_after_a_while_and_memory_is_bounded(monkeypatch):
-    guesses = throttle.Guesses()
-    for number in range(throttle.LIMIT):
-        guesses.failed("10.0.0.1", str(number), 100.0 + number / 10)
+    guesses = token_guesses.Guesses()
+    for number in range(token_guesses.LIMIT):
+        guesses.remember_failure("10.0.0.1", str(number), 100.0 + number / 10)
     assert guesses.wait("10.0.0.1", 105.0) == pytest.approx(55.0)
     assert guesses.wait("10.0.0.2", 105.0) == 0
-    assert guesses.wait("10.0.0.1", 100.0 + throttle.PERIOD + 0.05) == 0
-    monkeypatch.setattr(throttle, "MAX_ADDRESSES", 3)
+    assert guesses.wait("10.0.0.1", 100.0 + token_guesses.PERIOD + 0.05) == 0
+    monkeypatch.setattr(token_guesses, "MAX_ADDRESSES", 3)
     for number in range(10):
-        guesses.failed(f"10.0.1.{number}", "x", 200.0)
+        guesses.remember_failure(f"10.0.1.{number}", "x", 200.0)
     assert len(guesses._seen) == 3
 
 
 def test_one_ipv6_network_counts_as_one_address():
-    assert place("2001:db8::1") == place("2001:db8::ffff:1")
-    assert place("2001:db8:0:ff::1") == place("2001:db8::1")
-    assert place("2001:db8:0:100::1") != place("2001:db8::1")
-    assert place("127.0.0.1") != place("127.0.0.2")
-    assert place("") == place("unix") == "unknown"
+    assert mask_client_address("2001:db8::1") == mask_client_address("2001:db8::ffff:1")
+    assert mask_client_address("2001:db8:0:ff::1") == mask_client_address("2001:db8::1")
+    assert mask_client_address("2001:db8:0:100::1") != mask_client_address("2001:db8::1")
+    assert mask_client_address("127.0.0.1") != mask_client_address("127.0.0.2")
+    assert mask_client_address("") == mask_client_address("unix") == "unknown"
 
 
 def test_a_disabled_agents_token_is_refused(live_db):

@@ -9,7 +9,7 @@ import pytest
 from django.conf import settings
 
 from mcpregistry.db import db_call
-from mcpregistry.gateway.http import door
+from mcpregistry.gateway.http import mcp_app
 from mcpregistry.models import Invocation, Server
 from tests.api.conftest import ROOT
 from tests.api.test_calls import Site, site  # noqa: F401 - the fixture
@@ -18,11 +18,11 @@ pytestmark = [pytest.mark.attack, pytest.mark.one_database]
 
 
 def test_both_doors_bear_the_same():
-    assert settings.DATA_UPLOAD_MAX_MEMORY_SIZE == door.MAX_BODY == 4 * 1024 * 1024
+    assert settings.DATA_UPLOAD_MAX_MEMORY_SIZE == mcp_app.MAX_BODY == 4 * 1024 * 1024
 
 
 async def test_a_call_above_the_limit_is_413_with_a_remedy_and_one_below_runs(site: Site):  # noqa: F811
-    status, told = await site.call("echo__echo", {"params": {"text": "x" * door.MAX_BODY}})
+    status, told = await site.call("echo__echo", {"params": {"text": "x" * mcp_app.MAX_BODY}})
     assert (status, told["code"]) == (413, "TOO_LARGE")
     assert "4,194,304 bytes" in told["message"]
     assert "Send less" in told["remedy"]
@@ -34,7 +34,7 @@ async def test_a_call_above_the_limit_is_413_with_a_remedy_and_one_below_runs(si
 
 def test_a_plain_view_says_the_same(db, caller):
     response = caller("operator").post(
-        "/servers", {"slug": "made", "command": ["x" * door.MAX_BODY]}
+        "/servers", {"slug": "made", "command": ["x" * mcp_app.MAX_BODY]}
     )
     assert (response.status_code, response.json()["code"]) == (413, "TOO_LARGE")
     assert not Server.objects.exists()

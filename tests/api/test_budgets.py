@@ -16,7 +16,7 @@ pytestmark = pytest.mark.one_database
 
 def spend(agent: str, unit: Unit, number: int) -> None:
     with transaction.atomic():
-        for row in books.locked([agent], [unit]):
+        for row in books.lock_budgets([agent], [unit]):
             books.spend(
                 row, "turn", number, agent=agent, reference=f"r:{number}", now=timezone.now()
             )

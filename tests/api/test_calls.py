@@ -15,12 +15,12 @@ from django.db import connections
 from django.test import AsyncClient
 from django.utils import timezone
 
-from mcpregistry.api.answers import content_type, failure, plain_result
+from mcpregistry.api.call_answers import content_type, failure, plain_result
 from mcpregistry.calls.call import CallOutcome
-from mcpregistry.calls.engine import Engine, current_engine, set_current_engine
+from mcpregistry.calls.engine import Engine, get_current_engine, set_current_engine
 from mcpregistry.db import db_call
-from mcpregistry.domain.calls.ends import LOOK_FIRST, NOT_SENT
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.calls.outcome_texts import LOOK_FIRST, NOT_SENT
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Agent, Configuration, Endpoint, Invocation, KeptAnswer, Server
 from mcpregistry.services.access import grants, tokens
 from mcpregistry.services.definitions import decisions, observe
@@ -68,7 +68,7 @@ def set_up() -> dict[str, str]:
     robot = new_agent("robot")
     idle = new_agent("idle")
     for server in (echo, *others):
-        grants.grant(agent=robot, actor="test", server=server)
+        grants.grant_access(agent=robot, actor="test", server=server)
     return {
         "robot": tokens.issue_token(agent=robot, name="t", actor="test")[1],
         "idle": tokens.issue_token(agent=idle, name="t", actor="test")[1],
@@ -178,9 +178,9 @@ async def test_the_callers_faults_are_4xx(site):
 
 async def test_too_many_calls_a_minute_are_429(site):
     await db_call(Agent.objects.filter(slug="robot").update, calls_per_minute=1)
-    from mcpregistry.calls.engine import current_engine
+    from mcpregistry.calls.engine import get_current_engine
 
-    await db_call(current_engine().live.refresh)
+    await db_call(get_current_engine().live.refresh)
     assert (await site.call("echo__echo"))[0] == 200
     status, problem = await site.call("echo__echo")
     assert (status, problem["code"]) == (429, "RATE_LIMITED")
@@ -278,7 +278,9 @@ def test_the_first_block_becomes_a_plain_value(result, value, kind):
 
 def test_failures_speak_with_the_words_of_whoever_failed():
     def outcome(**fields: Any) -> CallOutcome:
-        return CallOutcome("i", **({"state": State.TOOL_ERROR, "message": "Gone."} | fields))
+        return CallOutcome(
+            "i", **({"state": InvocationState.TOOL_ERROR, "message": "Gone."} | fields)
+        )
 
     two = {
         "isError": True,
@@ -298,9 +300,9 @@ def test_failures_speak_with_the_words_of_whoever_failed():
     assert failure(outcome(result=picture)).startswith('{"type": "image"')
     assert len(failure(outcome(result=picture))) < 5_000
     assert content_type(None) == "text", "the sentence of the failure"
-    down = outcome(state=State.NOT_SENT, error_code="CONNECTION_FAILED")
+    down = outcome(state=InvocationState.NOT_SENT, error_code="CONNECTION_FAILED")
     assert failure(down) == f"Server not connected: Gone. {NOT_SENT}"
-    unknown = outcome(state=State.UNKNOWN, error_code="TIMEOUT", remedy=LOOK_FIRST)
+    unknown = outcome(state=InvocationState.UNKNOWN, error_code="TIMEOUT", remedy=LOOK_FIRST)
     assert failure(unknown) == f"Tool execution failed: OUTCOME UNKNOWN: Gone. {LOOK_FIRST}"
 
 
@@ -376,7 +378,7 @@ async def test_a_refused_request_gives_its_key_back(site):
 
 
 async def test_a_call_during_the_stop_is_told_to_come_again_and_keeps_no_key(site):
-    current_engine().begin_stop()
+    get_current_engine().begin_stop()
     headers = {"Authorization": f"Bearer {site.tokens['robot']}", "Idempotency-Key": "k-1"}
     path = f"{ROOT}/tools/echo__echo/call"
     answer = await site.client.post(path, "{}", content_type="application/json", headers=headers)

@@ -24,7 +24,7 @@ def admin(db, caller):
     for name in ("say", "sing", "shout"):
         new_tool(server, name, description=name * 20)
     Endpoint.objects.create(slug="default", hide_unavailable=False)
-    grants.grant(agent=new_agent("robot"), actor="test", server=server)
+    grants.grant_access(agent=new_agent("robot"), actor="test", server=server)
     before = timezone.now() - timedelta(days=90)
     Grant.objects.update(created_at=before)
     Tool.objects.update(first_seen_at=before)

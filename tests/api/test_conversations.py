@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from asgiref.sync import sync_to_async
 
-from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.text.canonical import hash_parts
 from mcpregistry.models import Agent, AuditEntry, Conversation, Grant, Message
 from mcpregistry.services.access import tokens
 from mcpregistry.services.conversations import lifecycle
@@ -143,7 +143,7 @@ def test_a_person_writes_an_agent_answers_and_its_thoughts_stay_with_it(db, call
     ] == ["Noon."]
     assert Message.objects.filter(author_id__isnull=False).count() == 1
     told = AuditEntry.objects.filter(kind="conversation.message").latest("id")
-    assert (told.actor, digest("Noon.") in told.body, "Noon" in told.body) == (
+    assert (told.actor, hash_parts("Noon.") in told.body, "Noon" in told.body) == (
         "agent:robot",
         True,
         False,

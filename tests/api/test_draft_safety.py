@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from mcpregistry.models import Server
-from mcpregistry.services.servers.targets import refuse_unless_runnable, target_for
+from mcpregistry.services.servers.targets import build_target, refuse_unless_runnable
 from tests.api.conftest import new_server
 from tests.api.test_permissions import operations, take_a_body
 
@@ -82,7 +82,7 @@ def test_the_gate_below_rest_refuses_drafts_too(db):
     with pytest.raises(Exception, match="confirm"):
         refuse_unless_runnable(server)
     with pytest.raises(Exception, match="confirm"):
-        target_for(server.pk)
+        build_target(server.pk)
 
 
 @pytest.mark.parametrize("what", SMUGGLED, ids=lambda what: json.dumps(what)[:40])

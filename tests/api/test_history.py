@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group, Permission, User
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from controlplane.history import listing
+from controlplane.history import version_lists
 from mcpregistry.models import AuditEntry, Credential, Grant, PolicyRule, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access import agents, credentials, grants
@@ -223,9 +223,11 @@ def test_records_are_found_by_their_names_in_the_document(rule: PolicyRule, serv
         ("servers", "git", server),
         ("rules", "r", rule),
     ):
-        found = listing.of_record(listing.kind_named(section), name)
+        found = version_lists.of_record(version_lists.kind_named(section), name)
         assert sorted(each.history_id for each in found) == numbers(row), section
-        assert listing.names_of(list(found[:1])) == [name if section != "rules" else "renamed"]
+        assert version_lists.names_of(list(found[:1])) == [
+            name if section != "rules" else "renamed"
+        ]
 
 
 def test_a_list_of_versions_asks_the_database_no_more_for_more_records(
@@ -233,9 +235,9 @@ def test_a_list_of_versions_asks_the_database_no_more_for_more_records(
 ):
     for number in range(12):
         new_agent(f"a{number}")
-    rows = list(listing.rows_of(listing.kind_named("agents")))
+    rows = list(version_lists.rows_of(version_lists.kind_named("agents")))
     with django_assert_max_num_queries(1):
-        assert len(set(listing.names_of(rows))) == 12
+        assert len(set(version_lists.names_of(rows))) == 12
 
 
 # The command

@@ -13,7 +13,7 @@ CLIENT = '{"capabilities": {"roots": {}}, "clientInfo": {"name": "Cursor", "vers
 
 
 def begun(name: str, agent: str = "robot") -> None:
-    host_sessions.begin(
+    host_sessions.begin_session(
         session_id=name,
         agent=agent,
         endpoint="default",

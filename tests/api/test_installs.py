@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mcpregistry.domain.installs.lock import digest
+from mcpregistry.domain.installs.lock import hash_lock
 from mcpregistry.models import Install
 from tests.api.conftest import new_server
 
@@ -37,7 +37,7 @@ def test_a_package_goes_its_way(caller) -> None:
     rows.update(
         state="waiting",
         lock=LOCK,
-        lock_sha256=digest(LOCK),
+        lock_sha256=hash_lock(LOCK),
         version="1.0.0",
         licences={"srv": "MIT"},
     )
@@ -46,7 +46,8 @@ def test_a_package_goes_its_way(caller) -> None:
     assert whole["changes"] == ["srv 1.0.0 was added"]
     assert admin.post(f"{path}/approve", {"lock_sha256": "0" * 64}).status_code == 409
     assert (
-        admin.post(f"{path}/approve", {"lock_sha256": digest(LOCK)}).json()["state"] == "approved"
+        admin.post(f"{path}/approve", {"lock_sha256": hash_lock(LOCK)}).json()["state"]
+        == "approved"
     )
     assert admin.post(f"{path}/use", {}).status_code == 409
     command = ["node", f"{rows.get().folder}/cli.js"]

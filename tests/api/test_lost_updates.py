@@ -34,7 +34,9 @@ def test_server_that_is_disabled_during_a_patch_stays_disabled(
     caller: Callers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lifecycle.save_server(server=Server(slug="git", command=["true"]), actor=ACTOR)
-    _after(monkeypatch, "server", lambda row: lifecycle.disable_server(server=row, actor=ACTOR))
+    _after(
+        monkeypatch, "find_server", lambda row: lifecycle.disable_server(server=row, actor=ACTOR)
+    )
     answer = caller("admin").patch("/servers/git", {"description": "mine"})
     assert answer.status_code == 200
     assert (answer.json()["description"], answer.json()["lifecycle"]) == ("mine", "disabled")
@@ -47,7 +49,7 @@ def test_agent_that_is_disabled_during_a_patch_stays_disabled(
     agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
     _after(
         monkeypatch,
-        "agent",
+        "find_agent",
         lambda row: agents.save_agent(agent=row.change(enabled=False), actor=ACTOR),
     )
     answer = caller("admin").patch("/agents/ann", {"description": "mine"})
@@ -62,7 +64,7 @@ def test_key_that_was_sent_is_written_whatever_others_did(
     agents.save_agent(agent=Agent(slug="ann", enabled=False), actor=ACTOR)
     _after(
         monkeypatch,
-        "agent",
+        "find_agent",
         lambda row: agents.save_agent(agent=row.change(enabled=True), actor=ACTOR),
     )
     assert caller("admin").patch("/agents/ann", {"enabled": False}).json()["enabled"] is False

@@ -76,7 +76,7 @@ def test_seals_that_a_place_outside_lacks_are_counted(db, settings):
     assert not [labels for metric, labels in scrape() if metric == name]
     settings.AUDIT_WEBHOOK = "https://hook.example.org/seals"
     before = scrape()[name, (("place", "webhook"),)]
-    audit.record(kind="test", actor="ann", subject="x")
+    audit.record_entry(kind="test", actor="ann", subject="x")
     assert seal() is not None
     assert scrape()[name, (("place", "webhook"),)] == before + 1
     assert not Figure.objects.filter(name="audit.webhook").exists(), "a scrape writes nothing"

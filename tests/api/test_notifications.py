@@ -16,7 +16,7 @@ NEW = {"name": "Chat", "kind": "webhook", "url": URL, "signing": SIGNING}
 
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch):
-    monkeypatch.setattr(outbox, "wake", lambda *_: True)
+    monkeypatch.setattr(outbox, "wake_worker", lambda *_: True)
 
 
 def test_a_channel_from_beginning_to_end(live_db, caller):

@@ -44,7 +44,7 @@ GRANT = {"agent": "robot", "server": "echo"}
 
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch):
-    monkeypatch.setattr(outbox, "wake", lambda *_: True)
+    monkeypatch.setattr(outbox, "wake_worker", lambda *_: True)
 
 
 def furnish() -> None:

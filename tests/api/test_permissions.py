@@ -12,8 +12,8 @@ from django.core.exceptions import ImproperlyConfigured
 import controlplane.history.api  # noqa: F401 - its operations belong to the document
 import subagents.api  # noqa: F401 - its operations belong to the document
 from mcpregistry.api.auth import Bearer, Session
+from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.permissions import TABLE
-from mcpregistry.api.routes import Routes
 from mcpregistry.api.v1 import api
 
 pytestmark = pytest.mark.one_database
@@ -173,7 +173,7 @@ def test_every_operation_is_behind_both_gates_and_nothing_else():
 
 def test_an_operation_that_is_not_in_the_table_cannot_be_made():
     with pytest.raises(ImproperlyConfigured, match="GET /secrets is not in the permission table"):
-        Routes().get("/secrets", response=dict)(lambda request: {})
+        PermissionRouter().get("/secrets", response=dict)(lambda request: {})
 
 
 @pytest.mark.exhaustive

@@ -139,9 +139,9 @@ def test_our_own_reader_of_registries_takes_it_whole(live_server: Any, settings:
         base_url=f"{live_server.url}/registry",
         allowed_networks=["127.0.0.0/8", "::1/128"],
     )
-    after = sync.sync(source_id=sources.save_source(source=row, actor="user:ann").pk)
+    after = sync.sync_source(source_id=sources.save_source(source=row, actor="user:ann").pk)
     assert (after.error, after.skipped) == ("", 0)
-    found = RegistryEntry.objects.offered().values_list("name", "kinds")
+    found = RegistryEntry.objects.filter_offered().values_list("name", "kinds")
     assert sorted(found) == [
         ("com.example.tools/default", "remote"),
         ("com.example.tools/lab", "remote"),

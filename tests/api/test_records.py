@@ -178,8 +178,10 @@ def test_a_call_shows_its_payloads_and_lists_do_not(viewer):
 
 
 def test_the_audit_log_is_filtered_and_proved(viewer):
-    audit.record(kind="server.created", actor="user:ann", subject="server:git", lifecycle="draft")
-    audit.record(kind="server.deleted", actor="user:bob", subject="server:git")
+    audit.record_entry(
+        kind="server.created", actor="user:ann", subject="server:git", lifecycle="draft"
+    )
+    audit.record_entry(kind="server.deleted", actor="user:bob", subject="server:git")
     items = viewer.get("/audit?actor=user:ann").json()["items"]
     assert [(item["kind"], item["facts"]["lifecycle"]) for item in items] == [
         ("server.created", "draft")
@@ -189,7 +191,7 @@ def test_the_audit_log_is_filtered_and_proved(viewer):
     assert len(viewer.get(f"/audit?actor=user:ann&{ever}").json()["items"]) == 1
     assert viewer.get("/audit/verification").json()["intact"] is None  # nobody has verified it yet
     sealed_anew()
-    verification.verify(timezone.now())
+    verification.verify_log(timezone.now())
     proof = viewer.get("/audit/verification").json()
     assert (proof["intact"], proof["entries"], proof["problems"]) == (
         True,
@@ -202,8 +204,8 @@ def test_the_verification_says_what_is_in_archives(viewer, tmp_path):
     sealed_anew()
     process_wrote("web:1", 5, minutes_ago=200 * 24 * 60)
     assert seal() is not None
-    archiving.archive(timezone.now(), timedelta(days=90), tmp_path, str)
-    verification.verify(timezone.now())
+    archiving.archive_entries(timezone.now(), timedelta(days=90), tmp_path, str)
+    verification.verify_log(timezone.now())
     proof = viewer.get("/audit/verification").json()
     assert proof["intact"] is True
     assert proof["notes"][0].startswith("4 entries of 1 chain are in archives (audit-000001-")
@@ -211,7 +213,7 @@ def test_the_verification_says_what_is_in_archives(viewer, tmp_path):
 
 @pytest.mark.attack
 def test_a_changed_audit_entry_is_found(viewer):
-    audit.record(kind="server.created", actor="user:ann", subject="server:git")
+    audit.record_entry(kind="server.created", actor="user:ann", subject="server:git")
     guards.drop_guards()
     try:
         with connection.cursor() as cursor:
@@ -221,7 +223,7 @@ def test_a_changed_audit_entry_is_found(viewer):
     finally:
         guards.install_guards()
     sealed_anew()
-    verification.verify(timezone.now())
+    verification.verify_log(timezone.now())
     proof = viewer.get("/audit/verification").json()
     assert proof["intact"] is False
     assert len(proof["problems"]) == 1

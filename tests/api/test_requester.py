@@ -118,7 +118,7 @@ async def test_a_vote_from_before_stops_counting_and_the_invariant_names_it(held
     def forge() -> tuple[str, bool]:
         request = ApprovalRequest.objects.select_related("call", "group").get(pk=held_id)
         request.votes.update(user=request.call.requester_id)
-        return votes.lost_votes(request, votes.cast(request)), RULE in broken()
+        return votes.explain_lost_quorum(request, votes.list_votes(request)), RULE in broken()
 
     lost, named = await db_call(forge)
     assert (bool(lost), named) == (True, True)

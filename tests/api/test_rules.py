@@ -112,7 +112,7 @@ def test_starter_rules_and_one_click(admin):
     assert admin.post("/rules/starter").json() == []
     assert admin.post("/tools/echo::say/auto-approval").json()["tool"] == "echo::say"
     assert admin.post("/servers/echo/auto-approval").json()["server"] == "echo"
-    assert rules.auto_rules(tool=tool)
+    assert rules.list_auto_rules(tool=tool)
     assert admin.delete("/tools/echo::say/auto-approval").status_code == 204
     assert admin.delete("/servers/echo/auto-approval").status_code == 204
     assert PolicyRule.objects.count() == 3
@@ -200,7 +200,7 @@ def test_permits_are_listed_and_revoked(caller):
 
 def test_why_over_rest(caller):
     tool = new_tool(new_server())
-    grants.grant(agent=new_agent("robot"), server=tool.server, actor="test")
+    grants.grant_access(agent=new_agent("robot"), server=tool.server, actor="test")
     agents.save_endpoint(endpoint=Endpoint(slug="default"), actor="test")
     viewer = caller("viewer")
     query = "/why?agent=robot&endpoint=default&tool=echo::say"
@@ -227,6 +227,6 @@ def test_why_over_rest(caller):
 def test_rules_without_an_answer_are_in_the_metrics(caller):
     ids = [PolicyRule.objects.create(name=name).pk for name in ("a", "b", "c")]
     for rule in (ids[0], ids[0], ids[1]):
-        audit.record(kind=rules.CONDITION_FAILED, actor="policy", subject=f"rule:{rule}")
+        audit.record_entry(kind=rules.CONDITION_FAILED, actor="policy", subject=f"rule:{rule}")
     text = caller("viewer").get("/metrics").content.decode()
     assert "slipsnisse_policy_conditions_failed 2.0" in text

@@ -45,7 +45,7 @@ def active(slug: str = "echo") -> Server:
 
 @pytest.mark.parametrize(("abi", "mode"), [(7, "enforce"), (0, "off")])
 def test_a_new_server_is_in_its_sandbox_where_there_is_one(operator, monkeypatch, abi, mode):
-    monkeypatch.setattr(confinement, "abi", lambda: abi)
+    monkeypatch.setattr(confinement, "get_landlock_version", lambda: abi)
     made = operator.post("/servers", {"slug": "git", "command": ["x"], "max_memory_mb": 500}).json()
     assert (made["sandbox"], made["max_memory_mb"], made["max_processes"]) == (mode, 500, 256)
     wanted = {"sandbox": "strict", "sandbox_network": "ports", "sandbox_connect": [443, 53]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcpregistry.web.docs.library import contents, entries
+from mcpregistry.web.docs.document_list import contents, entries
 from tests.externals import ROOT
 
 

@@ -64,18 +64,21 @@ def test_the_statuses_are_those_that_rest_answers() -> None:
 # Signals between two places of the code: no caller sees them, or they are worded where they are
 # caught.
 _SIGNALS = {
-    "GroundLost",
-    "NotClaimed",
-    "EndedOtherwise",
+    "ApprovalVoidError",
+    "NotClaimedError",
+    "EndedOtherwiseError",
     "Lost",
-    "Refused",
+    "FileRefusedError",
     "RefusedBefore",
-    "RateLimited",
+    "RateLimitedError",
     "ConditionInvalid",
 }
 # Reasons why an install option of an entry cannot be used: the page shows the other options beside
 # them.
-_REASONS = {"mcpregistry/domain/registry/ways.py", "mcpregistry/domain/registry/containers.py"}
+_REASONS = {
+    "mcpregistry/domain/registry/install_options.py",
+    "mcpregistry/domain/registry/containers.py",
+}
 
 
 def _calls_without_remedy(path: Path, names: set[str]) -> Iterator[str]:

@@ -13,10 +13,10 @@ from mcpregistry.api.schemas.policy import RuleChange, RuleOut
 from mcpregistry.api.schemas.servers import TransportName
 from mcpregistry.domain.formats import FORMATS
 from mcpregistry.domain.formats.keys import ALL_BY_NAME
-from mcpregistry.domain.notifications.events import Kind
+from mcpregistry.domain.notifications.events import ChannelKind
 from mcpregistry.domain.policy.rules import RuleSpec
 from mcpregistry.domain.servers.target import TransportKind
-from mcpregistry.downstream.transports.registry import CHANNELS
+from mcpregistry.downstream.transports.channel_registry import CHANNELS
 from mcpregistry.models import Channel, PolicyRule
 from mcpregistry.models.server import Transport
 from mcpregistry.services.notifications import outbox, senders
@@ -56,12 +56,12 @@ def test_a_field_of_a_rule_is_known_everywhere() -> None:
 
 
 def test_a_kind_of_channel_is_known_everywhere() -> None:
-    assert {*senders._WAYS} == {*outbox._ACCESS} == {*Kind}
-    assert {kind for kind, _ in Channel.KINDS} == {kind.value for kind in Kind}
+    assert {*senders._WAYS} == {*outbox._ACCESS} == {*ChannelKind}
+    assert {kind for kind, _ in Channel.KINDS} == {kind.value for kind in ChannelKind}
     classes = {
         name for _, group in ChannelAdmin.fieldsets or () for name in group.get("classes", ())
     }
-    assert {f"sn-kind-{kind.value}" for kind in Kind} <= classes
+    assert {f"sn-kind-{kind.value}" for kind in ChannelKind} <= classes
 
 
 def test_the_guides_name_files_that_there_are() -> None:

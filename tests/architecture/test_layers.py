@@ -197,7 +197,7 @@ import sys, threading
 import django; django.setup()
 import mcpregistry.calls.engine, psutil
 print(threading.active_count(), psutil.Process().children())
-import controlplane.asgi, mcpregistry.management.commands.runmcp, mcpregistry.services.exchange.trusted
+import controlplane.asgi, mcpregistry.management.commands.runmcp, mcpregistry.services.exchange.trusted_files
 import mcpregistry.gateway.stdio.own_worker, subagents.services.exchange.experts
 print({"litellm", "openai", "torch"} & set(sys.modules) or "none")
 """

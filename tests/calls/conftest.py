@@ -15,7 +15,7 @@ from mcpregistry.calls.call import CallOutcome, CallRequest
 from mcpregistry.calls.engine import Engine
 from mcpregistry.calls.watch import changes
 from mcpregistry.db import db_call
-from mcpregistry.downstream.peers.sockets import Host
+from mcpregistry.downstream.peers.sockets import PeerAddress
 from mcpregistry.models import Agent, AuditEntry, Configuration, Endpoint, Invocation, Server
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.definitions import decisions, observe
@@ -61,7 +61,7 @@ def _add_server(fake: str, *tools: dict[str, Any], args: tuple[str, ...], **fiel
     agent = Agent.objects.filter(slug="ann").first() or agents.save_agent(
         agent=Agent(slug="ann"), actor=ACTOR
     )
-    grants.grant(agent=agent, server=server, actor=ACTOR)
+    grants.grant_access(agent=agent, server=server, actor=ACTOR)
     if not Endpoint.objects.filter(slug="default").exists():
         agents.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
         # what is granted runs, unless a test says otherwise
@@ -79,7 +79,7 @@ class Site:
     async def call(
         self, name: str, arguments: dict[str, Any] | None = None, **facts: Any
     ) -> CallOutcome:
-        catalogue = self.engine.catalogue("default", "ann")
+        catalogue = self.engine.get_catalogue("default", "ann")
         return await self.engine.call(
             CallRequest(catalogue, name, arguments or {}, "http", **facts)
         )
@@ -122,7 +122,7 @@ async def site(live_db: None, journal: Path) -> AsyncIterator[Callable[..., Any]
 
 def broken() -> list[str]:
     """What ``manage.py invariants --strict`` would complain about."""
-    found = calls.check(timezone.now(), strict=True)
+    found = calls.check_invariants(timezone.now(), strict=True)
     return [f"{finding.rule} {finding.examples}" for finding in found if finding.violations]
 
 
@@ -149,11 +149,11 @@ async def processes(
     network."""
     made: list[Process] = []
 
-    def place(number: int) -> Path | Host:
+    def place(number: int) -> Path | PeerAddress:
         return (
             tmp_path / f"{number}.sock"
             if request.param == "one machine"
-            else Host(f"127.0.1.{number}")
+            else PeerAddress(f"127.0.1.{number}")
         )
 
     async def start(target: Any, count: int = 2) -> list[Process]:

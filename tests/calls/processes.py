@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mcpregistry.calls.placing import Placement
+from mcpregistry.calls.connection_placement import Placement
 from mcpregistry.domain.calls.forwarding import NOTHING
-from mcpregistry.downstream.peers.sockets import Host
+from mcpregistry.downstream.peers.sockets import PeerAddress
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.models import Server
 from mcpregistry.services.servers.placement import Owner
@@ -23,7 +23,7 @@ _NOBODY = 2**22  # above every process id of Linux
 class Process:
     """One process. It takes calls of the others at ``place``."""
 
-    def __init__(self, number: int, place: Path | Host, target: Any) -> None:
+    def __init__(self, number: int, place: Path | PeerAddress, target: Any) -> None:
         async def targets(_: int) -> Any:
             return target
 

@@ -13,11 +13,11 @@ from unittest.mock import patch
 import pytest
 from django.contrib.auth.models import Group, User
 
-from mcpregistry.calls.approvals import waiting
+from mcpregistry.calls.approvals import caller_waiting
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Denied
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import (
     ApprovalRequest,
     ApprovalSeat,
@@ -89,7 +89,7 @@ async def only() -> tuple[ApprovalRequest, list[str]]:
     return request, await db_call(told, request.call_id)
 
 
-async def until(state: State) -> ApprovalRequest:
+async def until(state: InvocationState) -> ApprovalRequest:
     async def reached() -> ApprovalRequest | None:
         request, _ = await only()
         return request if request.call.state == state else None
@@ -110,7 +110,7 @@ async def test_an_approved_call_runs_and_its_caller_gets_the_answer(
     assert here.sent() == []
     await vote(bob)
     outcome = await call
-    assert outcome.state == State.SUCCEEDED
+    assert outcome.state == InvocationState.SUCCEEDED
     assert [sent["arguments"] for sent in here.sent()] == [{"n": 1}]
     request, kinds = await only()
     assert kinds == [
@@ -130,7 +130,7 @@ async def test_a_rejection_is_told_with_name_and_reason(site: Make, asking: Serv
     await held()
     await vote(bob, False, reason="Not on a Friday.")
     outcome = await call
-    assert (outcome.state, outcome.error_code) == (State.REJECTED, "REJECTED")
+    assert (outcome.state, outcome.error_code) == (InvocationState.REJECTED, "REJECTED")
     assert (
         outcome.message
         == "REJECTED by Bob: Not on a Friday. The call was not made. Do not retry it unchanged."
@@ -148,7 +148,7 @@ async def pending(
     """A call whose host cannot wait: it is told "pending" at once."""
     settings.MCP_HOLD_SECONDS = 0
     outcome = await here.call("echo__echo", arguments or {"n": 1})
-    assert outcome.state == State.PENDING
+    assert outcome.state == InvocationState.PENDING
     assert outcome.ticket is not None
     return outcome
 
@@ -157,7 +157,7 @@ async def asked_anew(here: Site, settings: Any, first: CallOutcome) -> None:
     """The identical call is a new request; nobody decides on it any more."""
     again = await pending(here, settings)
     assert (again.ticket.id != first.ticket.id, again.ticket.joined) == (True, False)
-    assert await here.engine.approvals.cancel(again.ticket, "Enough") == State.CANCELLED
+    assert await here.engine.approvals.cancel(again.ticket, "Enough") == InvocationState.CANCELLED
 
 
 @pytest.mark.both_databases
@@ -170,7 +170,7 @@ async def test_a_caller_that_leaves_takes_its_request_with_it(
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    ended = await until(State.CANCELLED)
+    ended = await until(InvocationState.CANCELLED)
     with pytest.raises(votes.AlreadyDecided, match="disconnected"):
         await db_call(votes.vote, request_id=request.pk, user=bob, approve=True, via="web")
     assert (ended.join_key, here.sent()) == (None, [])
@@ -185,7 +185,9 @@ async def test_a_caller_that_leaves_at_once_leaves_no_open_request(site: Make, a
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
     await until_true(
-        lambda: db_call(lambda: not Invocation.objects.exclude(state=State.CANCELLED).exists())
+        lambda: db_call(
+            lambda: not Invocation.objects.exclude(state=InvocationState.CANCELLED).exists()
+        )
     )
     assert here.sent() == []
 
@@ -205,7 +207,7 @@ async def test_the_identical_call_joins_and_each_caller_gets_the_one_result(
     request = next(each for each in await held() if each.call.arguments == '{"n":1}')
     await db_call(votes.vote, request_id=request.pk, user=bob, approve=True, via="web")
     outcomes = await asyncio.gather(*calls)
-    assert {outcome.state for outcome in outcomes} == {State.SUCCEEDED}
+    assert {outcome.state for outcome in outcomes} == {InvocationState.SUCCEEDED}
     assert len({outcome.invocation_id for outcome in outcomes}) == 1
     assert outcomes[0].result == outcomes[1].result == outcomes[2].result
     assert len(here.sent()) == 1
@@ -221,7 +223,7 @@ async def test_one_caller_leaving_does_not_take_the_call_from_the_other(
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     await vote(bob)
-    assert (await second).state == State.SUCCEEDED
+    assert (await second).state == InvocationState.SUCCEEDED
 
 
 @pytest.mark.both_databases
@@ -233,10 +235,10 @@ async def test_whoever_was_told_pending_comes_back_for_the_result_once(
     again = await pending(here, settings)
     assert (again.ticket.id, again.ticket.joined) == (first.ticket.id, True)
     await vote(bob)
-    await until(State.READY)
+    await until(InvocationState.READY)
     assert here.sent() == []
     done = await here.call("echo__echo", {"n": 1})
-    assert (done.state, done.invocation_id) == (State.SUCCEEDED, first.invocation_id)
+    assert (done.state, done.invocation_id) == (InvocationState.SUCCEEDED, first.invocation_id)
     assert len(here.sent()) == 1
     await asked_anew(here, settings, first)
 
@@ -248,7 +250,7 @@ async def test_a_refusal_waits_for_the_caller_who_was_told_pending(
     await pending(here, settings)
     await vote(bob, False, reason="no")
     outcome = await here.call("echo__echo", {"n": 1})
-    assert (outcome.state, here.sent()) == (State.REJECTED, [])
+    assert (outcome.state, here.sent()) == (InvocationState.REJECTED, [])
     assert "REJECTED by Bob: no." in outcome.message
 
 
@@ -263,7 +265,7 @@ async def test_silence_means_no(site: Make, asking: Server, bob: User):
         )
     outcome = await call
     assert (outcome.state, outcome.error_code, outcome.message) == (
-        State.EXPIRED,
+        InvocationState.EXPIRED,
         "EXPIRED",
         held_calls.SILENCE,
     )
@@ -278,7 +280,7 @@ async def test_the_holder_itself_ends_what_nobody_decides(site: Make, asking: Se
     await db_call(lambda: PolicyRule.objects.update(decide_seconds=1))
     here: Site = await site()
     outcome = await here.call("echo__echo", {"n": 1})
-    assert outcome.state == State.EXPIRED
+    assert outcome.state == InvocationState.EXPIRED
     assert await db_call(held_calls.expire_due, datetime.now(UTC)) == 0
 
 
@@ -290,7 +292,11 @@ async def test_an_approval_that_nobody_uses_in_time_runs_nothing(
     request = await vote(bob)
     assert await db_call(held_calls.expire_due, request.execute_by) == 1
     outcome = await here.call("echo__echo", {"n": 1})
-    assert (outcome.state, outcome.message, here.sent()) == (State.EXPIRED, held_calls.TOO_LATE, [])
+    assert (outcome.state, outcome.message, here.sent()) == (
+        InvocationState.EXPIRED,
+        held_calls.TOO_LATE,
+        [],
+    )
 
 
 async def test_an_end_that_nobody_came_for_in_time_is_asked_anew(
@@ -322,7 +328,7 @@ async def test_a_caller_that_leaves_while_it_runs_cancels_it_downstream(
     await here.until_sent()
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    assert (await until(State.UNKNOWN)).call.error_code == "CANCELLED"
+    assert (await until(InvocationState.UNKNOWN)).call.error_code == "CANCELLED"
 
 
 async def test_a_call_may_run_although_its_caller_has_left(site: Make, asking: Server, bob: User):
@@ -335,12 +341,14 @@ async def test_a_call_may_run_although_its_caller_has_left(site: Make, asking: S
     await seated(0)
     request = await vote(bob)
     soon = datetime.now(UTC) + timedelta(seconds=2)
-    assert await db_call(held_calls.ready_by_themselves, soon) == [request.call_id]
-    assert (await here.engine.approvals.settle_call(request.call_id)).state == State.SUCCEEDED
+    assert await db_call(held_calls.list_calls_for_workers, soon) == [request.call_id]
+    assert (
+        await here.engine.approvals.settle_call(request.call_id)
+    ).state == InvocationState.SUCCEEDED
     back = await here.call("echo__echo", {"n": 1})
     assert (back.invocation_id, back.state, len(here.sent())) == (
         request.call_id,
-        State.SUCCEEDED,
+        InvocationState.SUCCEEDED,
         1,
     )
     assert back.result["structuredContent"]["arguments"] == {"n": 1}
@@ -356,7 +364,7 @@ async def test_stopping_the_site_leaves_requests_open_for_the_next_process(
     (request,) = await held()
     await here.engine.stop()
     outcome = await call
-    assert (outcome.state, outcome.ticket.id) == (State.PENDING, request.pk)
+    assert (outcome.state, outcome.ticket.id) == (InvocationState.PENDING, request.pk)
     again = calling(there)
     await vote(bob)
     assert (await again).invocation_id == request.call_id
@@ -376,7 +384,7 @@ async def test_of_many_who_want_to_run_it_one_does(
     await vote(bob)
     sides = [here.engine.approvals, there.engine.approvals] * 10
     outcomes = await asyncio.gather(*(side.run(first.ticket) for side in sides))
-    assert {outcome.state for outcome in outcomes} == {State.SUCCEEDED}
+    assert {outcome.state for outcome in outcomes} == {InvocationState.SUCCEEDED}
     assert len(here.sent()) == 1
     assert (await only())[1].count("call.dispatched") == 1
 
@@ -400,8 +408,10 @@ async def test_the_person_at_the_host_confirms_where_the_rule_says_so(site: Make
     call = calling(here)
     (request,) = await held()
     ticket = await db_call(held_calls.find, held_id=request.call_id, agent_slug="ann")
-    assert await here.engine.approvals.confirm(ticket, "the person at host") == State.READY
-    assert (await call).state == State.SUCCEEDED
+    assert (
+        await here.engine.approvals.confirm(ticket, "the person at host") == InvocationState.READY
+    )
+    assert (await call).state == InvocationState.SUCCEEDED
     assert await db_call(held_calls.find, held_id=request.pk, agent_slug="other") is None
 
 
@@ -410,11 +420,11 @@ async def test_an_approval_wakes_the_call_that_waits_for_it(site: Make, asking: 
     """The database alone carries it from one to the other; that a call looks by itself every ten
     seconds is not needed."""
     here: Site = await site()
-    with patch.object(waiting, "TELL_EVERY", 3600.0):
+    with patch.object(caller_waiting, "TELL_EVERY", 3600.0):
         call = calling(here)
         await held()
         await vote(bob)
-        assert (await call).state == State.SUCCEEDED
+        assert (await call).state == InvocationState.SUCCEEDED
 
 
 async def test_of_callers_who_joined_one_request_the_running_call_is_everybodys(
@@ -441,6 +451,6 @@ async def test_of_callers_who_joined_one_request_the_running_call_is_everybodys(
     for caller in callers:
         caller.cancel()
     await asyncio.gather(*callers, return_exceptions=True)
-    ended = await until(State.UNKNOWN)
+    ended = await until(InvocationState.UNKNOWN)
     assert ended.call.error_code == "CANCELLED"
     assert len(here.sent()) == 1

@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import (
     Agent,
     Configuration,
@@ -109,7 +109,7 @@ async def test_whatever_changes_after_the_approval_voids_it(
     act, words = CHANGES[change]
     await db_call(act)
     outcome = await here.engine.approvals.run(first.ticket)
-    assert (outcome.state, outcome.error_code) == (State.VOID, "VOID")
+    assert (outcome.state, outcome.error_code) == (InvocationState.VOID, "VOID")
     assert words in outcome.message
     assert here.sent() == []
 
@@ -131,7 +131,7 @@ async def test_a_change_between_the_look_and_the_claim_loses_the_claim(
 
     monkeypatch.setattr(recorder, "claim", late)
     outcome = await here.engine.approvals.run(first.ticket)
-    assert (outcome.state, here.sent()) == (State.VOID, [])
+    assert (outcome.state, here.sent()) == (InvocationState.VOID, [])
 
 
 async def test_an_edited_call_that_a_rule_has_come_to_deny_is_not_run(
@@ -143,7 +143,7 @@ async def test_an_edited_call_that_a_rule_has_come_to_deny_is_not_run(
     await vote(bob, arguments={"n": 51})
     await db_call(lambda: PolicyRule(name="few", outcome="deny", condition="args.n > 50").save())
     outcome = await here.engine.approvals.run(first.ticket)
-    assert (outcome.state, outcome.error_code) == (State.VOID, "VOID")
+    assert (outcome.state, outcome.error_code) == (InvocationState.VOID, "VOID")
     assert "a rule now denies the call" in outcome.message
     assert here.sent() == []
 
@@ -157,7 +157,7 @@ async def test_an_edit_into_what_a_rule_denies_is_refused_at_once(
     with pytest.raises(Denied, match="A rule denies the call with these arguments"):
         await vote(bob, arguments={"n": 51})
     request, _ = await only()
-    assert (request.edited, request.call.state) == ("", State.PENDING)
+    assert (request.edited, request.call.state) == ("", InvocationState.PENDING)
     await vote(bob, approve=False)
 
 
@@ -175,9 +175,9 @@ async def test_an_edit_into_what_a_stricter_rule_asks_about_is_refused_at_once(
     ):
         await vote(bob, arguments={"n": 51})
     request, _ = await only()
-    assert (request.edited, request.call.state) == ("", State.PENDING)
+    assert (request.edited, request.call.state) == ("", InvocationState.PENDING)
     await vote(bob, arguments={"n": 9})
-    assert (await here.engine.approvals.run(first.ticket)).state == State.SUCCEEDED
+    assert (await here.engine.approvals.run(first.ticket)).state == InvocationState.SUCCEEDED
 
 
 async def test_an_edited_call_that_a_stricter_rule_has_come_to_ask_about_is_not_run(
@@ -190,7 +190,7 @@ async def test_an_edited_call_that_a_stricter_rule_has_come_to_ask_about_is_not_
         lambda: PolicyRule(name="many", outcome="ask", condition="args.n > 50", quorum=2).save()
     )
     outcome = await here.engine.approvals.run(first.ticket)
-    assert (outcome.state, outcome.error_code) == (State.VOID, "VOID")
+    assert (outcome.state, outcome.error_code) == (InvocationState.VOID, "VOID")
     assert "the rule 'many' requires 2 approvers for the edited arguments" in outcome.message
     assert here.sent() == []
 
@@ -257,16 +257,16 @@ async def test_votes_on_other_arguments_do_not_count(site: Make, asking: Server,
     here: Site = await site()
     call = calling(here)
     await held()
-    shown = requests.arguments_hash((await held())[0])
+    shown = requests.hash_current_arguments((await held())[0])
     await vote(bob, seen=shown)
     await vote(eve, arguments={"n": 5}, seen=shown)
-    assert (await only())[0].call.state == State.PENDING
+    assert (await only())[0].call.state == InvocationState.PENDING
     with pytest.raises(Conflict, match="changed after you opened this page"):
         await vote(bob, seen=shown)
     with pytest.raises(Conflict, match="already voted on this call"):
         await vote(eve)
     await vote(bob)
-    assert (await call).state == State.SUCCEEDED
+    assert (await call).state == InvocationState.SUCCEEDED
     assert [sent["arguments"] for sent in here.sent()] == [{"n": 5}]
 
 
@@ -281,7 +281,7 @@ async def test_a_permit_lets_such_calls_run_and_no_others(
     await call
     for note in "bc":
         outcome = await permitted(here, {"n": 1, "note": note})
-        assert outcome.state == State.SUCCEEDED
+        assert outcome.state == InvocationState.SUCCEEDED
     row = await db_call(Invocation.objects.get, pk=outcome.invocation_id)
     assert (row.outcome, "permit" in row.reason, "bob" in row.reason) == ("allow", True, True)
     await pending(here, settings, {"n": 1, "note": "d"})  # used up
@@ -298,11 +298,14 @@ async def test_who_comes_back_for_an_approved_call_gets_that_though_a_permit_was
     await vote(bob, permit=PermitWish(until=datetime.now(UTC) + timedelta(hours=1), uses=1))
     outcome = await permitted(here, {"n": 1})
     request, _ = await only()
-    assert (outcome.state, outcome.invocation_id) == (State.SUCCEEDED, told.ticket.call_id)
-    assert (request.call.state, len(here.sent())) == (State.SUCCEEDED, 1)
+    assert (outcome.state, outcome.invocation_id) == (
+        InvocationState.SUCCEEDED,
+        told.ticket.call_id,
+    )
+    assert (request.call.state, len(here.sent())) == (InvocationState.SUCCEEDED, 1)
     assert (await db_call(Permit.objects.get)).uses_left == 1
     # told once: now the permit is used
-    assert (await here.call("echo__echo", {"n": 1})).state == State.SUCCEEDED
+    assert (await here.call("echo__echo", {"n": 1})).state == InvocationState.SUCCEEDED
     assert ((await db_call(Permit.objects.get)).uses_left, len(here.sent())) == (0, 2)
 
 
@@ -331,9 +334,9 @@ async def test_a_permit_ends_with_what_it_was_given_for(
     await held()
     await vote(bob, permit=PermitWish(until=datetime.now(UTC) + timedelta(hours=1)))
     await call
-    assert (await permitted(here, {"n": 2})).state == State.SUCCEEDED
+    assert (await permitted(here, {"n": 2})).state == InvocationState.SUCCEEDED
     await db_call(lambda: ENDS[end](Permit.objects.get()))
     revision = await db_call(lambda: Configuration.objects.get().revision)
     await until(lambda: here.engine.live.current.revision >= revision)
     outcome = await pending(here, settings, {"n": 3})
-    assert await here.engine.approvals.cancel(outcome.ticket, "Enough") == State.CANCELLED
+    assert await here.engine.approvals.cancel(outcome.ticket, "Enough") == InvocationState.CANCELLED

@@ -36,12 +36,12 @@ from hypothesis.stateful import (
 from mcpregistry.calls.call import Call, CallRequest
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.errors import Conflict, Denied
-from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.domain.lifecycle import TERMINAL, InvocationState
 from mcpregistry.downstream.runtime import LoopThread
 from mcpregistry.models import Agent, Invocation, PolicyRule, Server
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.approvals import held_calls
-from mcpregistry.services.approvals.held_calls import Ticket
+from mcpregistry.services.approvals.held_calls import HeldCallTicket
 from mcpregistry.services.approvals.refusals import RefusedBefore
 from mcpregistry.services.approvals.votes import AlreadyDecided, vote
 from mcpregistry.services.servers import lifecycle
@@ -64,17 +64,19 @@ def text(arguments: dict[str, int]) -> str:
 class Modelled:
     """One held call as the rules of the game see it."""
 
-    ticket: Ticket
+    ticket: HeldCallTicket
     asked: str
     terms: tuple[int, int, int]  # revision of the server, version of the rule, quorum
     ran: str = ""
-    state: State = State.PENDING
+    state: InvocationState = InvocationState.PENDING
     told: bool = False
     votes: dict[str, str] = field(default_factory=dict)
 
     @property
     def joinable(self) -> bool:
-        return self.state is not State.CANCELLED and not (self.state in TERMINAL and self.told)
+        return self.state is not InvocationState.CANCELLED and not (
+            self.state in TERMINAL and self.told
+        )
 
 
 class Site:
@@ -107,7 +109,7 @@ class Machine(RuleBasedStateMachine):
         """Every example has its own agent, people and rule; the site is the same."""
         self.name = f"a{next(COUNT)}"
         agent = agents.save_agent(agent=Agent(slug=self.name), actor=ACTOR)
-        grants.grant(agent=agent, server=self.site.server, actor=ACTOR)
+        grants.grant_access(agent=agent, server=self.site.server, actor=ACTOR)
         self.rule = PolicyRule.objects.create(
             name=self.name, agent=agent, outcome="ask", quorum=quorum, refusal_seconds=holds
         )
@@ -131,13 +133,17 @@ class Machine(RuleBasedStateMachine):
     def _ask(self, arguments: dict[str, int]) -> Any:
         self.site.engine.live.refresh()
         request = CallRequest(
-            self.site.engine.catalogue("default", self.name), "echo__echo", arguments, "http"
+            self.site.engine.get_catalogue("default", self.name), "echo__echo", arguments, "http"
         )
         call = self.site.engine.pipeline.judge(request).call
         alike = [each for each in self.calls if each.asked == text(arguments)]
         same = [each for each in alike if each.joinable and self._stands(each)]
         asking = self.site.engine.approvals.ask(call, "hold")
-        if not same and self.refusals_hold and any(each.state is State.REJECTED for each in alike):
+        if (
+            not same
+            and self.refusals_hold
+            and any(each.state is InvocationState.REJECTED for each in alike)
+        ):
             with pytest.raises(RefusedBefore):
                 self.site.loop.run(asking)
             return multiple()
@@ -160,25 +166,25 @@ class Machine(RuleBasedStateMachine):
         call.ran = ran
         call.votes[who] = ran
         if len(self._counted(call)) >= call.terms[2]:
-            call.state = State.READY
+            call.state = InvocationState.READY
 
     @rule(call=held, who=st.sampled_from(PEOPLE))
     def reject(self, call: Modelled, who: str) -> None:
         if self._vote(self._refusal(call, who), call, who, approve=False):
-            call.state = State.REJECTED
+            call.state = InvocationState.REJECTED
 
     @rule(call=held)
     def cancel(self, call: Modelled) -> None:
         after = held_calls.cancel(request_id=call.ticket.id, reason="Enough", actor=ACTOR)
-        if call.state in (State.PENDING, State.READY):
-            call.state = State.CANCELLED
+        if call.state in (InvocationState.PENDING, InvocationState.READY):
+            call.state = InvocationState.CANCELLED
         assert after is call.state
 
     @rule(call=held)
     def time_passes(self, call: Modelled) -> None:
         held_calls.expire(request_id=call.ticket.id, now=datetime.now(UTC) + timedelta(hours=1))
-        if call.state in (State.PENDING, State.READY):
-            call.state = State.EXPIRED
+        if call.state in (InvocationState.PENDING, InvocationState.READY):
+            call.state = InvocationState.EXPIRED
 
     @rule(who=st.sampled_from(PEOPLE))
     def switch_a_person(self, who: str) -> None:
@@ -217,12 +223,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule(call=held)
     def the_caller_comes_back(self, call: Modelled) -> None:
-        if call.state is State.PENDING:
+        if call.state is InvocationState.PENDING:
             return
         self._runs(call)
         outcome = self.site.loop.run(self.site.engine.approvals.run(call.ticket))
         assert outcome.state is call.state
-        assert (outcome.result is not None) == (call.state is State.SUCCEEDED)
+        assert (outcome.result is not None) == (call.state is InvocationState.SUCCEEDED)
         call.told = True
 
     # What must be so after every step
@@ -231,12 +237,12 @@ class Machine(RuleBasedStateMachine):
     def the_records_are_as_the_model_says(self) -> None:
         if not hasattr(self, "calls"):
             return
-        states = held_calls.states([each.ticket.call_id for each in self.calls])
+        states = held_calls.load_call_states([each.ticket.call_id for each in self.calls])
         assert states == {each.ticket.call_id: each.state for each in self.calls}
         assert self.site.journal == self.ran
 
     def teardown(self) -> None:
-        found = calls.check(timezone.now())
+        found = calls.check_invariants(timezone.now())
         assert [f"{each.rule} {each.examples}" for each in found if each.violations] == []
         for each in getattr(self, "calls", []):
             held_calls.cancel(request_id=each.ticket.id, reason="The example is over", actor=ACTOR)
@@ -257,16 +263,16 @@ class Machine(RuleBasedStateMachine):
         ]
 
     def _runs(self, call: Modelled) -> None:
-        if call.state is not State.READY:
+        if call.state is not InvocationState.READY:
             return
         if not self._stands(call) or len(self._counted(call)) < call.terms[2]:
-            call.state = State.VOID
+            call.state = InvocationState.VOID
             return
-        call.state = State.SUCCEEDED
+        call.state = InvocationState.SUCCEEDED
         self.ran.append((call.ticket.call_id, call.ran))
 
     def _refusal(self, call: Modelled, who: str) -> type[Exception] | None:
-        if call.state is not State.PENDING:
+        if call.state is not InvocationState.PENDING:
             return AlreadyDecided
         return None if self.people[who].is_active else Denied
 
@@ -303,6 +309,6 @@ def test_held_calls_follow_the_model(request):
     finally:
         Machine.site.close()
     assert not Invocation.objects.exclude(state__in=[*TERMINAL]).exists()
-    assert Invocation.objects.filter(state=State.SUCCEEDED).exists(), (
+    assert Invocation.objects.filter(state=InvocationState.SUCCEEDED).exists(), (
         "the examples never got as far as a call that ran"
     )

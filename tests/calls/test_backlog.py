@@ -14,9 +14,9 @@ import pytest
 from django.db import connection
 
 from mcpregistry.calls.recording import backlog, late_ends, ledger
-from mcpregistry.calls.recording.backlog import Backlog
-from mcpregistry.calls.recording.errors import NotRecorded
-from mcpregistry.calls.recording.late_ends import Late
+from mcpregistry.calls.recording.backlog import EndBacklog
+from mcpregistry.calls.recording.errors import NotRecordedError
+from mcpregistry.calls.recording.late_ends import LateEnd
 from mcpregistry.calls.recording.recorder import Recorder
 from tests.calls.test_recorder import begin, finish, recorder, states
 from tests.waiting import until
@@ -30,8 +30,8 @@ READ_ONLY = psycopg.errors.ReadOnlySqlTransaction(
 )
 
 
-def late(number: int) -> Late:
-    return Late(
+def late(number: int) -> LateEnd:
+    return LateEnd(
         cast(Any, {"id": number}),
         cast(Any, SimpleNamespace(subject=f"call:{number}")),
         datetime.now(UTC),
@@ -47,7 +47,7 @@ class Database:
         self.tries: list[int] = []
         self.written: list[int] = []
 
-    def commit(self, group: list[Late]) -> None:
+    def commit(self, group: list[LateEnd]) -> None:
         self.tries.append(len(group))
         numbers = [cast(int, each.end["id"]) for each in group]
         if self.refusing:
@@ -58,7 +58,7 @@ class Database:
 
 
 def test_late_ends_are_written_together() -> None:
-    waiting = Backlog()
+    waiting = EndBacklog()
     database = Database()
     waiting.add(map(late, range(1_200)))
     waiting.write(database.commit)
@@ -67,7 +67,7 @@ def test_late_ends_are_written_together() -> None:
 
 
 def test_while_the_database_refuses_one_try_is_made_and_everything_is_kept() -> None:
-    waiting = Backlog()
+    waiting = EndBacklog()
     database = Database()
     database.refusing = True
     for _ in range(50):
@@ -80,7 +80,7 @@ def test_while_the_database_refuses_one_try_is_made_and_everything_is_kept() -> 
 
 
 def test_the_bad_end_among_many_is_found_by_halving() -> None:
-    waiting = Backlog()
+    waiting = EndBacklog()
     database = Database(321)
     waiting.add(map(late, range(500)))
     rounds = 0
@@ -95,7 +95,7 @@ def test_the_bad_end_among_many_is_found_by_halving() -> None:
 
 
 def test_where_every_end_is_bad_all_are_given_up_in_the_end() -> None:
-    waiting = Backlog()
+    waiting = EndBacklog()
     database = Database(*range(500))
     waiting.add(map(late, range(500)))
     for _ in range(1_000):
@@ -104,12 +104,12 @@ def test_where_every_end_is_bad_all_are_given_up_in_the_end() -> None:
 
 
 def test_a_refusal_in_the_middle_of_the_search_gives_nothing_up() -> None:
-    waiting = Backlog()
+    waiting = EndBacklog()
     database = Database(3)
     waiting.add(map(late, range(8)))
     tries = iter([False, False, True])
 
-    def commit(group: list[Late]) -> None:
+    def commit(group: list[LateEnd]) -> None:
         database.refusing = next(tries, False)
         database.commit(group)
 
@@ -148,7 +148,7 @@ async def test_ends_that_a_read_only_database_refuses_are_written_when_it_accept
     told = await asyncio.gather(
         *(finish(here, number) for number in range(4)), return_exceptions=True
     )
-    assert {type(each) for each in told} == {NotRecorded}
+    assert {type(each) for each in told} == {NotRecordedError}
     assert here.late == 4
     before = len(tries)
     await until(lambda: len(tries) >= before + 3)
@@ -170,7 +170,7 @@ async def test_an_end_that_can_never_be_written_keeps_no_other_from_it(
     refuse(monkeypatch, connection.Database.OperationalError("gone"))
     await asyncio.gather(*(finish(here, number) for number in range(4)), return_exceptions=True)
 
-    def choosy(ends: list[Late], chain: Any) -> Any:
+    def choosy(ends: list[LateEnd], chain: Any) -> Any:
         if any(each.end["id"] == f"{2:032x}" for each in ends):
             raise ValueError("a bad row")
         return write(ends, chain)
@@ -194,7 +194,7 @@ async def test_an_unexpected_error_of_the_recorder_is_told_and_ends_nothing(
 
         patch.setattr(here, "_commit_all", fails)
         for told in await asyncio.gather(finish(here, 1), begin(here, 2), return_exceptions=True):
-            assert isinstance(told, NotRecorded)
+            assert isinstance(told, NotRecordedError)
     await until(lambda: here.late == 0)
     assert states()[f"{1:032x}"] == "succeeded"
     await begin(here, 3)
@@ -212,8 +212,8 @@ async def test_when_the_recorders_thread_has_ended_calls_are_refused_and_nobody_
         raise SystemExit
 
     monkeypatch.setattr(here, "_commit_all", ends)
-    with pytest.raises(NotRecorded, match="recorder of this process has stopped"):
+    with pytest.raises(NotRecordedError, match="recorder of this process has stopped"):
         await begin(here, 2)
     assert not here.running
-    with pytest.raises(NotRecorded, match="recorder of this process has stopped"):
+    with pytest.raises(NotRecordedError, match="recorder of this process has stopped"):
         await begin(here, 3)

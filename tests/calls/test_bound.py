@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry, Configuration, Invocation
 from mcpregistry.models.guards import drop_guards, install_guards
 from mcpregistry.services.approvals import votes
@@ -81,7 +81,7 @@ async def told(full: bool = True) -> list[str]:
 @pytest.mark.both_databases
 async def test_what_was_recorded_fits(recorded):
     assert await told() == []
-    assert (await Invocation.objects.aget(pk=LATE)).state == State.SUCCEEDED
+    assert (await Invocation.objects.aget(pk=LATE)).state == InvocationState.SUCCEEDED
     assert await told(full=False) == []
 
 
@@ -225,7 +225,7 @@ def voted(live_db: None) -> ApprovalRequest:
         arguments={"query": "origin other"},
     )
     votes.vote(request_id=request.pk, user=other, approve=True, reason="Also fine.", via="web")
-    assert Invocation.objects.get(pk=request.call_id).state == State.READY
+    assert Invocation.objects.get(pk=request.call_id).state == InvocationState.READY
     seal()
     assert verify().problems == ()
     return request
@@ -305,10 +305,14 @@ def test_every_way_to_end_a_call_binds_it(live_db):
     request = hold("git", "git_push")
     call = Invocation.objects.get(pk=request.call_id)
     now = timezone.now()
-    ended = ending.ended(
-        State.CANCELLED, received_at=call.received_at, now=now, reason="Enough.", code="CANCELLED"
+    ended = ending.build_end_columns(
+        InvocationState.CANCELLED,
+        received_at=call.received_at,
+        now=now,
+        reason="Enough.",
+        code="CANCELLED",
     )
-    assert ending.write(call, ended, actor="test")
+    assert ending.write_end(call, ended, actor="test")
     seal()
     assert verify(full=True).problems == ()
     change(call.pk, reason="It was not wanted.", error_code="X")

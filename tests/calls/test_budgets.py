@@ -16,7 +16,7 @@ from django.utils import timezone
 from mcpregistry.calls.call import Call, CallRequest
 from mcpregistry.calls.catalog import DownstreamTools
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import (
     Agent,
     ApprovalRequest,
@@ -49,7 +49,7 @@ def limited(journal: Any, **fields: Any) -> None:
 
 
 def spent() -> tuple[int, int]:
-    book = books.standings([row := Budget.objects.get()])[row.pk].book
+    book = books.load_standings([row := Budget.objects.get()])[row.pk].book
     return book.spent, book.reserved
 
 
@@ -60,7 +60,7 @@ async def test_who_has_no_budget_asks_nobody(
     here: Site = await site()
     for name in ("reserve", "settle", "release"):
         monkeypatch.setattr(spending, name, None)
-    assert (await here.call("slow__count", {"steps": 1})).state == State.SUCCEEDED
+    assert (await here.call("slow__count", {"steps": 1})).state == InvocationState.SUCCEEDED
 
 
 async def test_calls_at_once_do_not_all_pass_on_one_budget_and_the_rest_is_recorded_as_denied(
@@ -71,9 +71,9 @@ async def test_calls_at_once_do_not_all_pass_on_one_budget_and_the_rest_is_recor
     outcomes = await asyncio.gather(
         *(here.call("slow__count", {"steps": 1, "pause": 0.2}) for _ in range(5))
     )
-    refused = [outcome for outcome in outcomes if outcome.state != State.SUCCEEDED]
+    refused = [outcome for outcome in outcomes if outcome.state != InvocationState.SUCCEEDED]
     assert (len(refused), len(here.sent()), await db_call(spent)) == (3, 2, (2, 0))
-    rows = await db_call(lambda: list(Invocation.objects.filter(state=State.DENIED)))
+    rows = await db_call(lambda: list(Invocation.objects.filter(state=InvocationState.DENIED)))
     assert {row.pk for row in rows} == {outcome.invocation_id for outcome in refused}
     for row in rows:
         outcome = next(each for each in refused if each.invocation_id == row.pk)
@@ -115,7 +115,7 @@ async def test_a_call_that_people_were_asked_about_is_told_of_the_soft_mark_with
     left.cancel()
     await asyncio.gather(left, return_exceptions=True)
     await until(lambda: db_call(lambda: not ApprovalRequest.objects.waiting().exists()))
-    real = spending.remarks
+    real = spending.list_remarks
     failed = []
 
     def fails_once(needs: Any) -> Any:
@@ -124,7 +124,7 @@ async def test_a_call_that_people_were_asked_about_is_told_of_the_soft_mark_with
             raise InterfaceError("away")
         return real(needs)
 
-    monkeypatch.setattr(spending, "remarks", fails_once)
+    monkeypatch.setattr(spending, "list_remarks", fails_once)
     words = []
     for steps in (2, 3, 4):
         calling = asyncio.ensure_future(here.call("slow__count", {"steps": steps}))
@@ -147,9 +147,9 @@ async def test_money_is_spent_by_what_an_operator_says_that_a_call_costs_and_fre
     await db_call(Tool.objects.filter(name="count").update, call_cost=Decimal("0.125"))
     here: Site = await site()
     states = [(await here.call("slow__count", {"steps": 1})).state for _ in range(3)]
-    assert states == [State.SUCCEEDED, State.SUCCEEDED, State.DENIED]
+    assert states == [InvocationState.SUCCEEDED, InvocationState.SUCCEEDED, InvocationState.DENIED]
     assert await db_call(spent) == (25_000_000, 0)
-    assert (await here.call("echo__echo")).state == State.SUCCEEDED
+    assert (await here.call("echo__echo")).state == InvocationState.SUCCEEDED
     assert (
         await db_call(lambda: [entry.amount for entry in BudgetEntry.objects.all()])
         == [12_500_000] * 2
@@ -165,10 +165,10 @@ async def test_people_are_not_asked_about_a_call_that_cannot_be_paid_and_one_tha
     calling = asyncio.ensure_future(here.call("slow__count", {"steps": 1}))
     await held()
     refused = await here.call("slow__count", {"steps": 2})
-    assert (refused.state, refused.error_code) == (State.DENIED, "BUDGET_SPENT")
+    assert (refused.state, refused.error_code) == (InvocationState.DENIED, "BUDGET_SPENT")
     assert await db_call(ApprovalRequest.objects.count) == 1
     await vote(bob)
-    assert (await calling).state == State.SUCCEEDED
+    assert (await calling).state == InvocationState.SUCCEEDED
     assert await db_call(spent) == (1, 0)
 
 
@@ -182,7 +182,7 @@ async def test_a_call_that_people_reject_and_one_that_joins_another_spend_nothin
     await held()
     await until(lambda: db_call(lambda: BudgetReservation.objects.count() == 2))
     await vote(bob, approve=False)
-    assert {(await each).state for each in calling} == {State.REJECTED}
+    assert {(await each).state for each in calling} == {InvocationState.REJECTED}
     await db_call(spending.settle_due)
     assert await db_call(spent) == (0, 0)
 
@@ -193,14 +193,14 @@ async def test_what_a_run_calls_is_borne_by_those_whose_calls_have_led_to_it(
     def prepare() -> None:
         limited(journal, hard=Decimal(1))
         eve = agents.save_agent(agent=Agent(slug="eve"), actor="test")
-        grants.grant(agent=eve, server=Server.objects.get(), actor="test")
+        grants.grant_access(agent=eve, server=Server.objects.get(), actor="test")
 
     await db_call(prepare)
     here: Site = await site()
     cause = here.engine.live.current.agents["ann"]
-    catalogue = here.engine.catalogue("default", "eve")
+    catalogue = here.engine.get_catalogue("default", "eve")
     request = CallRequest(catalogue, "slow__count", {"steps": 1}, "run", behind=(cause,))
-    assert (await here.engine.call(request)).state == State.SUCCEEDED
+    assert (await here.engine.call(request)).state == InvocationState.SUCCEEDED
     refused = await here.engine.call(request)
     assert (
         refused.error_code,
@@ -218,7 +218,7 @@ async def test_what_comes_by_an_endpoint_spends_of_its_budget_whosever_it_is_and
     def prepare() -> None:
         add_server("slow", tool("count"), env={"FAKE_JOURNAL": str(journal)})
         eve = agents.save_agent(agent=Agent(slug="eve"), actor="test")
-        grants.grant(agent=eve, server=Server.objects.get(), actor="test")
+        grants.grant_access(agent=eve, server=Server.objects.get(), actor="test")
         agents.save_endpoint(endpoint=Endpoint(slug="other"), actor="test")
         door = Endpoint.objects.get(slug="default")
         given = {"unit": "calls", "period": "month", "soft": Decimal(2), "hard": Decimal(2)}
@@ -234,7 +234,7 @@ async def test_what_comes_by_an_endpoint_spends_of_its_budget_whosever_it_is_and
         ("default", "ann"),
         ("other", "eve"),
     ):
-        catalogue = here.engine.catalogue(endpoint, agent)
+        catalogue = here.engine.get_catalogue(endpoint, agent)
         ends.append(
             await here.engine.call(CallRequest(catalogue, "slow__count", {"steps": 1}, "rest"))
         )
@@ -265,15 +265,18 @@ async def test_a_call_that_becomes_a_task_leaves_the_word_of_the_soft_mark_to_th
 
     here.engine.pipeline.dispatchers = {**here.engine.pipeline.dispatchers, DOWNSTREAM: as_a_task}
     task = await here.call("slow__count", {"steps": 1})
-    assert (task.state, task.task_id) == (State.DISPATCHED, "t")
+    assert (task.state, task.task_id) == (InvocationState.DISPATCHED, "t")
     answer = await here.call("slow__count", {"steps": 1})
     assert "(Budget 'b': 2 calls of 9 calls are used" in str(answer.result)
     assert "Budget 'b'" not in str((await here.call("slow__count", {"steps": 1})).result)
     row = await db_call(Invocation.objects.get, pk=adopted[0])
-    ended = ending.ended(
-        State.SUCCEEDED, received_at=row.received_at, now=timezone.now(), result={"content": []}
+    ended = ending.build_end_columns(
+        InvocationState.SUCCEEDED,
+        received_at=row.received_at,
+        now=timezone.now(),
+        result={"content": []},
     )
-    await db_call(ending.write, row, ended, actor="test")
+    await db_call(ending.write_end, row, ended, actor="test")
     await db_call(spending.settle_due)
 
 
@@ -293,14 +296,14 @@ async def test_what_cannot_be_set_aside_is_not_sent_and_what_cannot_be_written_d
         patch.setattr(spending, "reserve", fails)
         outcome = await here.call("slow__count", {"steps": 1})
     assert (outcome.state, outcome.error_code, "hunter2" in outcome.message) == (
-        State.DENIED,
+        InvocationState.DENIED,
         "NOT_RECORDED",
         False,
     )
     assert (here.sent(), (await db_call(only_call)).error_code) == ([], "NOT_RECORDED")
     with monkeypatch.context() as patch:
         patch.setattr(spending, "settle", fails)
-        assert (await here.call("slow__count", {"steps": 1})).state == State.SUCCEEDED
+        assert (await here.call("slow__count", {"steps": 1})).state == InvocationState.SUCCEEDED
     assert await db_call(spent) == (0, 1)
     assert (await db_call(spending.settle_due), await db_call(spent)) == (1, (1, 0))
 
@@ -314,7 +317,9 @@ async def test_a_caller_that_leaves_has_spent_what_was_sent_and_nothing_else(
     calling = asyncio.ensure_future(here.call("slow__count", {"steps": 1000, "pause": 0.05}))
     await here.until_sent()
     calling.cancel()
-    await until(lambda: db_call(lambda: Invocation.objects.filter(state=State.UNKNOWN).exists()))
+    await until(
+        lambda: db_call(lambda: Invocation.objects.filter(state=InvocationState.UNKNOWN).exists())
+    )
     assert (await db_call(spending.settle_due), await db_call(spent)) == (1, (1, 0))
     leaving = asyncio.ensure_future(here.call("slow__count", {"steps": 1000, "pause": 0.05}))
     await until(lambda: db_call(BudgetReservation.objects.exists))
@@ -343,7 +348,7 @@ async def test_a_call_that_a_stopping_process_cuts_while_it_is_counted_is_not_sa
     calling.cancel()
     row = await until(lambda: db_call(Invocation.objects.first))
     assert (row.state, "stopped" in row.reason, "disconnected" in row.reason) == (
-        State.CANCELLED,
+        InvocationState.CANCELLED,
         True,
         False,
     )

@@ -99,7 +99,7 @@ def test_call_of_a_killed_test_ends_once(live_db: None, site_env: dict[str, str]
     call = Invocation.objects.get()
     assert (call.state, call.origin, call.outcome) == ("dispatched", "test", "allow")
     assert "takes responsibility for it" in call.reason
-    assert SiteProcess.objects.filter(pk=processes.base_of(call.writer)).exists(), (
+    assert SiteProcess.objects.filter(pk=processes.extract_writer_base(call.writer)).exists(), (
         "others see that it is dead"
     )
     later = call.lease_until + timedelta(seconds=1)

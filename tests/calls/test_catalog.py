@@ -13,7 +13,13 @@ import pytest
 from mcpregistry.calls.catalog import PAGE, Catalogue, Catalogues, DownstreamTools
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec, GrantSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.snapshot_specs import (
+    AgentSpec,
+    EndpointSpec,
+    GrantSpec,
+    ServerSpec,
+    ToolSpec,
+)
 
 SERVER = ServerSpec(1, "git", "Git", 1, "stdio", "lazy", 30.0, 1024, True)
 AGENT = AgentSpec(1, "ann", frozenset({"mcp_integration"}), None, (GrantSpec(1, None, {}, None),))
@@ -78,7 +84,7 @@ def test_what_hosts_see_is_the_approved_definition_under_its_exposed_name():
 )
 def test_a_list_says_whose_a_tool_is_where_the_endpoint_asks(style: str, description: str):
     found = catalogue(tools("push"), endpoint=replace(ENDPOINT, description_style=style))
-    (listed,) = json.loads(found.page_bytes(None, legacy=False, extra={}))["tools"]
+    (listed,) = json.loads(found.encode_page(None, legacy=False, extra={}))["tools"]
     assert (listed["name"], listed["description"]) == ("git__push", description)
 
 
@@ -98,8 +104,8 @@ def test_pages_hold_every_tool_once(count: int, legacy: bool):
     cursor = None
     pages = 0
     while pages == 0 or cursor:
-        page, after = found.page(cursor, legacy=legacy)
-        raw = json.loads(found.page_bytes(cursor, legacy=legacy, extra={"ttlMs": 0}))
+        page, after = found.list_page(cursor, legacy=legacy)
+        raw = json.loads(found.encode_page(cursor, legacy=legacy, extra={"ttlMs": 0}))
         assert (raw["tools"], raw.get("nextCursor"), raw["ttlMs"]) == (page, after, 0)
         listed += [tool["name"] for tool in page]
         cursor = after
@@ -130,7 +136,7 @@ def test_pages_hold_every_tool_once(count: int, legacy: bool):
 def test_a_cursor_of_another_list_is_refused(cursor: str):
     found = catalogue(tools("push"))
     with pytest.raises(ValueError, match="changed"):
-        found.page(cursor.format(v=found.version), legacy=False)
+        found.list_page(cursor.format(v=found.version), legacy=False)
 
 
 @pytest.mark.attack
@@ -138,7 +144,7 @@ def test_only_our_own_cursors_make_pages_so_nobody_fills_the_memory_with_them():
     found = catalogue(tools(*(f"t{n:05}" for n in range(2 * PAGE + 7))))
     for start in range(3 * PAGE):
         with suppress(ValueError):
-            found.page_bytes(f"{found.version}.{start}", legacy=False, extra={})
+            found.encode_page(f"{found.version}.{start}", legacy=False, extra={})
     assert sorted(start for _, start in found._pages) == [PAGE, 2 * PAGE]
 
 
@@ -185,15 +191,15 @@ def test_the_version_changes_with_what_hosts_see_and_with_nothing_else():
 @pytest.mark.parametrize("value", ["\ud800", "a\x00b", 10**400, float("nan")], ids=range(4))
 def test_one_odd_definition_does_not_empty_the_list(value: Any):
     found = catalogue(tools("push", "pull", inputSchema={"default": value}))
-    raw = found.page_bytes(None, legacy=False, extra={})
+    raw = found.encode_page(None, legacy=False, extra={})
     raw.decode()
     assert [tool["name"] for tool in json.loads(raw)["tools"]] == ["git__pull", "git__push"]
 
 
 def test_legacy_hosts_never_see_an_output_schema_that_is_no_object():
     found = catalogue(tools("push", outputSchema={"anyOf": []}))
-    assert "outputSchema" in found.page(None, legacy=False)[0][0]
-    assert "outputSchema" not in found.page(None, legacy=True)[0][0]
+    assert "outputSchema" in found.list_page(None, legacy=False)[0][0]
+    assert "outputSchema" not in found.list_page(None, legacy=True)[0][0]
 
 
 def test_a_list_is_built_once_and_anew_when_a_grant_ends_or_the_configuration_changes():
@@ -239,7 +245,7 @@ def offering(**of: list[tuple[str, str]]) -> Catalogue:
 
 def served(found: Catalogue, uri: str) -> tuple[str, str, str] | None:
     """Whose it is, by what, and the URI that the server is asked for."""
-    place, name, own = found.reading(uri)
+    place, name, own = found.find_reader(uri)
     entry = place.find(name)
     return (entry.offer.server.slug, entry.offer.tool.key, own) if entry else None
 
@@ -278,7 +284,7 @@ def test_what_templates_of_two_servers_can_make_is_read_from_the_one_that_is_nam
         b=[("template", "x://{a}/{b}"), ("template", "x://b/{n}")],
     )
     with pytest.raises(Conflict, match=r"slipsnisse://a/.*slipsnisse://b/"):
-        found.reading("x://me/7")
+        found.find_reader("x://me/7")
     for slug, template in (("a", "x://{name}/{n}"), ("b", "x://{a}/{b}")):
         assert served(found, f"slipsnisse://{slug}/x://me/7") == (
             slug,
@@ -297,7 +303,7 @@ def test_what_is_switched_off_is_lent_by_no_link_and_no_tool_either():
         (entry,) = found.entries.values()
         return [
             served(found, "ui://page") is not None,
-            found.lending(entry, "made://7") is not None,
+            found.expose_resource(entry, "made://7") is not None,
         ]
 
     assert lent() == [True, True]

@@ -14,13 +14,12 @@ from django.contrib.auth.models import User
 from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
-from mcpregistry.calls.watch import changes, sources, waiting
-from mcpregistry.calls.watch.changes import Feed
-from mcpregistry.calls.watch.changes import State as FeedState
-from mcpregistry.calls.watch.waiting import Watch
+from mcpregistry.calls.watch import changes, sources, state_watch
+from mcpregistry.calls.watch.changes import Feed, FeedState
+from mcpregistry.calls.watch.state_watch import StateWatch
 from mcpregistry.db import db_call
-from mcpregistry.domain.errors import Busy
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.errors import QueueFullError
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Agent, Configuration, HostTask, Invocation, Server
 from mcpregistry.models.feed import topics
 from mcpregistry.services.approvals import held_calls
@@ -35,7 +34,7 @@ class Ears:
     def __init__(self, feed: Feed) -> None:
         self.heard: dict[str, list[frozenset[str] | None]] = {topic: [] for topic in topics()}
         for topic in topics():
-            feed.hear(topic, self.heard[topic].append)
+            feed.subscribe(topic, self.heard[topic].append)
 
     def forget(self) -> None:
         for each in self.heard.values():
@@ -53,7 +52,7 @@ def feed(live_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Feed]:
     monkeypatch.setattr(sources, "HEARD_WITHIN", HANG_LIMIT)
     feed = Feed()
     begun = threading.Event()
-    forget = feed.hear(topics()[-1], lambda _: begun.set())
+    forget = feed.subscribe(topics()[-1], lambda _: begun.set())
     feed.start()
     eventually(lambda: begun.is_set() and feed._source is not None and feed._source.delivers)
     forget()
@@ -63,7 +62,7 @@ def feed(live_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Feed]:
 
 def call(key: str, **fields: Any) -> Invocation:
     facts = {
-        "state": State.PENDING,
+        "state": InvocationState.PENDING,
         "agent_slug": "ann",
         "tool_name": "t",
         "outcome": "ask",
@@ -74,12 +73,12 @@ def call(key: str, **fields: Any) -> Invocation:
 
 def test_held_calls_tasks_and_the_configuration_are_told_of_with_their_keys(feed: Feed) -> None:
     one = call("one")
-    other = call("other", state=State.DISPATCHED, outcome="allow")
+    other = call("other", state=InvocationState.DISPATCHED, outcome="allow")
     task = HostTask.objects.create(
         id="task", call=one, created_at=timezone.now(), updated_at=timezone.now()
     )
     ears = Ears(feed)
-    Invocation.objects.filter(pk=one.pk).update(state=State.READY)
+    Invocation.objects.filter(pk=one.pk).update(state=InvocationState.READY)
     eventually(lambda: ears.told("calls", "one"))
     HostTask.objects.filter(pk=task.pk).update(version=2)
     eventually(lambda: ears.told("tasks", "task"))
@@ -88,12 +87,12 @@ def test_held_calls_tasks_and_the_configuration_are_told_of_with_their_keys(feed
     eventually(lambda: ears.told("configuration", ""))
     ears.forget()
     # What nobody waits for is not told: of calls like this there are thousands a second.
-    Invocation.objects.filter(pk=other.pk).update(state=State.SUCCEEDED)
+    Invocation.objects.filter(pk=other.pk).update(state=InvocationState.SUCCEEDED)
     Agent.objects.create(slug="marker-2")
     eventually(lambda: ears.told("configuration", ""))
     assert ears.heard["calls"] == []
     if connection.vendor == "postgresql":
-        Invocation.objects.filter(pk=one.pk).update(state=State.CANCELLED)
+        Invocation.objects.filter(pk=one.pk).update(state=InvocationState.CANCELLED)
         eventually(lambda: ears.told("calls", "one"))
         assert ears.heard["calls"] == [frozenset({"one"})]
 
@@ -103,7 +102,7 @@ def test_what_is_rolled_back_is_told_to_nobody(feed: Feed) -> None:
     one = call("one")
     ears = Ears(feed)
     with transaction.atomic():
-        Invocation.objects.filter(pk=one.pk).update(state=State.READY)
+        Invocation.objects.filter(pk=one.pk).update(state=InvocationState.READY)
         transaction.set_rollback(True)
     Agent.objects.create(slug="marker")
     eventually(lambda: ears.told("configuration", ""))
@@ -113,18 +112,18 @@ def test_what_is_rolled_back_is_told_to_nobody(feed: Feed) -> None:
 async def test_whoever_waits_hears_of_a_decision_at_once_and_reads_nothing_while_nothing_happens(
     live_db: None, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "LOOK_ANYWAY", 3_600)  # only the feed can tell
+    monkeypatch.setattr(state_watch, "LOOK_ANYWAY", 3_600)  # only the feed can tell
     read: list[list[str]] = []
 
-    def states(keys: list[str]) -> dict[str, State]:
+    def states(keys: list[str]) -> dict[str, InvocationState]:
         read.append(keys)
-        return held_calls.states(keys)
+        return held_calls.load_call_states(keys)
 
     await db_call(call, "one")
     await db_call(call, "two")
-    watch: Watch[State] = Watch(feed, "calls", states)
+    watch: StateWatch[InvocationState] = StateWatch(feed, "calls", states)
     waits = [
-        asyncio.ensure_future(watch.until_not(key, State.PENDING, HANG_LIMIT))
+        asyncio.ensure_future(watch.wait_for_change(key, InvocationState.PENDING, HANG_LIMIT))
         for key in ("one", "two")
     ]
     await until(lambda: sum(map(len, read)) >= 2)
@@ -133,22 +132,24 @@ async def test_whoever_waits_hears_of_a_decision_at_once_and_reads_nothing_while
     await until(lambda: ears.heard["configuration"])
     before = len(read)
     assert before <= 2  # the two first looks, and no other, although the feed has looked since
-    await db_call(Invocation.objects.filter(pk="one").update, state=State.READY)
-    assert await waits[0] is State.READY
+    await db_call(Invocation.objects.filter(pk="one").update, state=InvocationState.READY)
+    assert await waits[0] is InvocationState.READY
     assert before < len(read)
     watch.stop()
-    assert await waits[1] is State.PENDING
+    assert await waits[1] is InvocationState.PENDING
 
 
 async def test_the_feed_forgets_who_waits_no_more(
     live_db: None, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "LOOK_ANYWAY", 0.1)
+    monkeypatch.setattr(state_watch, "LOOK_ANYWAY", 0.1)
     await db_call(call, "one")
-    for end in (State.READY, State.DISPATCHED):
-        watch: Watch[State] = Watch(feed, "calls", held_calls.states, also=("tasks",))
-        before = (await db_call(held_calls.states, ["one"]))["one"]
-        changed = asyncio.ensure_future(watch.until_not("one", before, HANG_LIMIT))
+    for end in (InvocationState.READY, InvocationState.DISPATCHED):
+        watch: StateWatch[InvocationState] = StateWatch(
+            feed, "calls", held_calls.load_call_states, also=("tasks",)
+        )
+        before = (await db_call(held_calls.load_call_states, ["one"]))["one"]
+        changed = asyncio.ensure_future(watch.wait_for_change("one", before, HANG_LIMIT))
         await until(lambda: feed._listeners["calls"] and feed._listeners["tasks"])
         await db_call(Invocation.objects.filter(pk="one").update, state=end)
         assert await changed is end
@@ -160,7 +161,7 @@ async def test_the_feed_forgets_who_waits_no_more(
 
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind PgBouncer in transaction mode: LISTEN is accepted, and nothing ever comes."""
-    monkeypatch.setattr(sources.Postgres, "_received", lambda self: {})
+    monkeypatch.setattr(sources.PostgresSource, "_read_notifications", lambda self: {})
     monkeypatch.setattr(sources, "HEARD_WITHIN", 0.2)
     monkeypatch.setattr(sources, "LOOK_EVERY", 0.2)
 
@@ -171,7 +172,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(_: object) -> dict[str, None]:
         raise OperationalError("the database is away")
 
-    for source in (sources.Postgres, sources.Sqlite):
+    for source in (sources.PostgresSource, sources.SqliteSource):
         monkeypatch.setattr(source, "wait", gone)
     monkeypatch.setattr(changes, "open_source", lambda: gone(None))
     monkeypatch.setattr(changes, "BLIND_AFTER", 0.5)
@@ -190,7 +191,7 @@ async def test_a_process_that_notifications_do_not_reach_asks_instead_and_says_s
     waiting = calling(here)
     await held()
     await vote(bob)
-    assert (await waiting).state is State.SUCCEEDED
+    assert (await waiting).state is InvocationState.SUCCEEDED
 
     await db_call(Agent.objects.update, enabled=False)
     await until(lambda: not here.engine.live.current.agents)
@@ -202,14 +203,14 @@ async def test_a_process_that_can_neither_hear_nor_ask_makes_no_calls(
 
     await db_call(Configuration.objects.update, default_outcome="allow")
     here = await site()
-    assert (await here.call("echo__echo", {"n": 1})).state is State.SUCCEEDED
+    assert (await here.call("echo__echo", {"n": 1})).state is InvocationState.SUCCEEDED
     with monkeypatch.context() as away:
         silent(away)
         await until(lambda: here.engine.feed.state is FeedState.BLIND)
-        with pytest.raises(Busy, match="configuration may be out of date"):
+        with pytest.raises(QueueFullError, match="configuration may be out of date"):
             await here.call("echo__echo", {"n": 2})
     await until(lambda: here.engine.feed.state is not FeedState.BLIND)
-    assert (await here.call("echo__echo", {"n": 3})).state is State.SUCCEEDED
+    assert (await here.call("echo__echo", {"n": 3})).state is InvocationState.SUCCEEDED
     assert [sent["arguments"]["n"] for sent in here.sent()] == [1, 3]
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.calls.recording.errors import EndedOtherwise, NotClaimed
+from mcpregistry.calls.recording.errors import EndedOtherwiseError, NotClaimedError
 from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, AuditEntry, Configuration, Invocation
 from mcpregistry.services.records import chains
-from mcpregistry.services.records.audit import Fact
+from mcpregistry.services.records.audit import AuditFact
 
 MINUTE = timedelta(minutes=1)
 
@@ -27,10 +27,10 @@ async def recorder(live_db: None) -> AsyncIterator[Recorder]:
     made.start(asyncio.get_running_loop())
     yield made
     await asyncio.get_running_loop().run_in_executor(None, made.close)
-    assert await db_call(lambda: list(chains.verify())) == []
+    assert await db_call(lambda: list(chains.verify_chains())) == []
 
 
-SENT = Fact("call.dispatched", "ann", "call:1", {"binding": "b"})
+SENT = AuditFact("call.dispatched", "ann", "call:1", {"binding": "b"})
 
 
 def ready(number: int, **changes: Any) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def ready(number: int, **changes: Any) -> dict[str, Any]:
     now = datetime.now(UTC)
     call = Invocation.objects.create(
         id=f"{number:032x}",
-        state=State.READY,
+        state=InvocationState.READY,
         agent_slug="ann",
         tool_name="echo",
         exposed_name="echo",
@@ -76,7 +76,7 @@ async def test_a_claim_moves_the_call_and_raises_its_fence(recorder: Recorder):
     assert await recorder.claim(row, SENT) == 1
     call = await db_call(row_of, 1)
     assert (call.state, call.fence, call.dispatched_at) == (
-        State.DISPATCHED,
+        InvocationState.DISPATCHED,
         1,
         row["dispatched_at"],
     )
@@ -98,18 +98,18 @@ async def test_a_claim_on_what_is_no_longer_so_is_lost_without_a_trace(
     recorder: Recorder, why: str
 ):
     row = await db_call(lambda: ready(1, **LOST[why]))
-    with pytest.raises(NotClaimed):
+    with pytest.raises(NotClaimedError):
         await recorder.claim(row, SENT)
     call = await db_call(row_of, 1)
-    assert (call.state, call.fence, await db_call(dispatched)) == (State.READY, 0, 0)
+    assert (call.state, call.fence, await db_call(dispatched)) == (InvocationState.READY, 0, 0)
 
 
 @pytest.mark.parametrize(
     "meanwhile",
     [
-        {"state": State.PENDING},
-        {"state": State.DISPATCHED},
-        {"state": State.REJECTED},
+        {"state": InvocationState.PENDING},
+        {"state": InvocationState.DISPATCHED},
+        {"state": InvocationState.REJECTED},
         {"fence": 1},
     ],
     ids=["not approved", "sent by another", "refused", "begun before"],
@@ -119,7 +119,7 @@ async def test_a_call_that_is_no_longer_as_the_claim_says_is_left_alone(
 ):
     row = await db_call(ready, 1)
     await db_call(Invocation.objects.update, **meanwhile)
-    with pytest.raises(NotClaimed):
+    with pytest.raises(NotClaimedError):
         await recorder.claim(row, SENT)
     call = await db_call(row_of, 1)
     assert {name: getattr(call, name) for name in meanwhile} == meanwhile
@@ -131,7 +131,7 @@ async def test_of_many_claims_in_one_commit_each_call_is_won_once(recorder: Reco
     tried = await asyncio.gather(
         *(recorder.claim(row, SENT) for row in rows * 4), return_exceptions=True
     )
-    assert [each for each in tried if not isinstance(each, NotClaimed)] == [1] * 5
+    assert [each for each in tried if not isinstance(each, NotClaimedError)] == [1] * 5
     assert await db_call(dispatched) == 5
 
 
@@ -140,7 +140,7 @@ async def test_a_lost_claim_does_not_disturb_what_is_written_with_it(recorder: R
     tried = await asyncio.gather(
         recorder.claim(bad, SENT), recorder.claim(good, SENT), return_exceptions=True
     )
-    assert isinstance(tried[0], NotClaimed)
+    assert isinstance(tried[0], NotClaimedError)
     assert tried[1] == 1
 
 
@@ -154,7 +154,7 @@ async def test_whoever_sees_the_end_finds_the_whole_result(recorder: Recorder):
         "before": "dispatched",
         "fence": fence,
         "keep": True,
-        "state": State.SUCCEEDED.value,
+        "state": InvocationState.SUCCEEDED.value,
         "reason": "",
         "error_code": "",
         "result": result,
@@ -162,11 +162,11 @@ async def test_whoever_sees_the_end_finds_the_whole_result(recorder: Recorder):
         "finished_at": now,
         "duration_ms": 1.0,
     }
-    with pytest.raises(EndedOtherwise):
+    with pytest.raises(EndedOtherwiseError):
         await recorder.end(end | {"fence": fence + 1}, SENT._replace(kind="call.late"))
     # an end of somebody who is not in charge
     assert (await db_call(ApprovalRequest.objects.get)).result == ""
     await recorder.end(end, SENT._replace(kind="call.succeeded"))
     call = await db_call(row_of, 1)
-    assert (call.state, len(call.result) < 100_000) == (State.SUCCEEDED, True)
+    assert (call.state, len(call.result) < 100_000) == (InvocationState.SUCCEEDED, True)
     assert json.loads((await db_call(ApprovalRequest.objects.get)).result) == result

@@ -11,15 +11,18 @@ import pytest
 from django.contrib.auth.models import User
 
 from mcpregistry.calls.call import CallRequest
-from mcpregistry.calls.conversations import within
+from mcpregistry.calls.conversations import narrow_to_conversation
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Agent, AuditEntry, Conversation, Invocation, Server
 from mcpregistry.services.access import agents
 from mcpregistry.services.approvals import votes
 from mcpregistry.services.conversations import lifecycle
-from mcpregistry.services.conversations.entering import enter, out_of_sight
+from mcpregistry.services.conversations.conversation_scope import (
+    enter_conversation,
+    explain_conversation_limit,
+)
 from tests.calls.conftest import ACTOR, Site, add_server, journal, site, tool
 from tests.calls.test_approvals import asking, bob, held
 
@@ -34,7 +37,7 @@ def begun(*servers: str, agent: str = "ann", **fields: Any) -> Conversation:
 
 
 def ended(row: Conversation) -> None:
-    lifecycle.end(conversation=row, actor=ACTOR)
+    lifecycle.end_conversation(conversation=row, actor=ACTOR)
 
 
 def narrowed(row: Conversation, *servers: str) -> None:
@@ -51,24 +54,24 @@ def two_servers() -> None:
 async def test_a_narrowed_conversation_lists_and_calls_its_servers_alone(site: Make) -> None:
     await db_call(two_servers)
     here: Site = await site()
-    whole = here.engine.catalogue("default", "ann")
+    whole = here.engine.get_catalogue("default", "ann")
     opened = await db_call(begun, "echo")
-    seen = await within(whole, opened.pk)
+    seen = await narrow_to_conversation(whole, opened.pk)
     assert {e.offer.server.slug for e in whole.entries.values() if not e.offer.own} == {
         "echo",
         "multi",
     }
     assert {e.offer.server.slug for e in seen.entries.values() if not e.offer.own} == {"echo"}
     assert seen.version != whole.version, "a cursor of one list is none of the other"
-    assert await within(whole, opened.pk) is seen, "the list is made once"
+    assert await narrow_to_conversation(whole, opened.pk) is seen, "the list is made once"
 
     async def call(name: str, catalogue: Any) -> Any:
         return await here.engine.call(_request(catalogue, name, opened.pk))
 
     answered = await call("echo__echo", seen)
-    assert answered.state == State.SUCCEEDED
+    assert answered.state == InvocationState.SUCCEEDED
     refused = await call("multi__all", seen)
-    assert (refused.state, refused.error_code) == (State.DENIED, "NOT_FOUND")
+    assert (refused.state, refused.error_code) == (InvocationState.DENIED, "NOT_FOUND")
     without = await here.call("echo__echo")
     rows = await db_call(lambda: dict(Invocation.objects.values_list("pk", "conversation")))
     assert rows == {
@@ -98,17 +101,17 @@ async def test_a_foreign_an_unknown_and_an_ended_conversation_are_refused_in_wor
 ) -> None:
     await db_call(two_servers)
     here: Site = await site()
-    whole = here.engine.catalogue("default", "ann")
+    whole = here.engine.get_catalogue("default", "ann")
     foreign = await db_call(begun, agent="eve")
     over = await db_call(begun)
     await db_call(ended, over)
     for named in (foreign.pk, "nope", "x" * 4000, "\u202e"):
         with pytest.raises(NotFound, match="The agent 'ann' has no conversation"):
-            await within(whole, named)
+            await narrow_to_conversation(whole, named)
     with pytest.raises(
         Conflict, match=f"The conversation {over.pk} has ended. Start another conversation"
     ):
-        await within(whole, over.pk)
+        await narrow_to_conversation(whole, over.pk)
 
 
 @pytest.mark.one_database
@@ -117,7 +120,7 @@ async def test_a_call_that_names_none_asks_the_database_nothing(
 ) -> None:
     monkeypatch.setattr("mcpregistry.calls.conversations.db_call", None)
     catalogue: Any = object()
-    assert await within(catalogue, "") is catalogue
+    assert await narrow_to_conversation(catalogue, "") is catalogue
 
 
 async def test_identical_calls_of_two_conversations_are_two_requests(
@@ -133,7 +136,7 @@ async def test_identical_calls_of_two_conversations_are_two_requests(
     assert sorted(str(each.call.conversation_id) for each in requests) == sorted([one.pk, other.pk])
     for each in requests:
         await db_call(votes.vote, request_id=each.pk, user=bob, approve=True, via="web")
-    assert {(await call).state for call in calls} == {State.SUCCEEDED}
+    assert {(await call).state for call in calls} == {InvocationState.SUCCEEDED}
     assert len(here.sent()) == 2
 
 
@@ -148,7 +151,10 @@ async def test_what_was_approved_does_not_run_in_a_conversation_that_sees_the_se
     await db_call(narrowed, opened, "multi")
     await db_call(votes.vote, request_id=request.pk, user=bob, approve=True, via="web")
     outcome = await call
-    assert (outcome.state, "can no longer use the server" in outcome.message) == (State.VOID, True)
+    assert (outcome.state, "can no longer use the server" in outcome.message) == (
+        InvocationState.VOID,
+        True,
+    )
     assert here.sent() == []
 
 
@@ -158,14 +164,16 @@ def test_a_runs_held_call_is_bound_by_a_conversation_of_its_own_agent_alone(live
     call = Invocation(
         conversation=begun("multi"), origin="run", agent_slug="ann", server_slug="echo"
     )
-    assert "can no longer use" in out_of_sight(call)
+    assert "can no longer use" in explain_conversation_limit(call)
     call.server_slug = "multi"
-    assert out_of_sight(call) == ""
+    assert explain_conversation_limit(call) == ""
     call.server_slug = "echo"
     call.agent_slug = "of-the-expert"
-    assert out_of_sight(call) == "", "the whitelist of an expert tool says what its runs call"
+    assert explain_conversation_limit(call) == "", (
+        "the whitelist of an expert tool says what its runs call"
+    )
     call.origin = "http"
-    assert "can no longer use" in out_of_sight(call)
+    assert "can no longer use" in explain_conversation_limit(call)
 
 
 @pytest.mark.one_database
@@ -187,4 +195,4 @@ def test_when_its_last_server_is_deleted_nothing_is_left_to_see(live_db: None) -
     Server.objects.create(slug="brief", command=["x"])
     row = begun("brief")
     Server.objects.filter(slug="brief").delete()
-    assert enter(row.pk, "ann") == {"brief"}
+    assert enter_conversation(row.pk, "ann") == {"brief"}

@@ -14,16 +14,16 @@ from django.db import connection, transaction
 from kombu.exceptions import OperationalError as BrokerError
 
 from mcpregistry.database_errors import (
-    Fault,
+    DatabaseFault,
     fault_facts,
     fault_of,
+    is_outcome_unknown,
     is_passing,
     is_read_only,
-    unheard,
 )
 
 SQLSTATES = {
-    Fault.UNAVAILABLE: (
+    DatabaseFault.UNAVAILABLE: (
         "08000",
         "08006",
         "08P01",
@@ -34,7 +34,7 @@ SQLSTATES = {
         "57P03",
         "57P05",
     ),
-    Fault.REFUSES: (
+    DatabaseFault.REFUSES: (
         "25006",
         "25P03",
         "25P04",
@@ -51,12 +51,16 @@ SQLSTATES = {
         "26000",
         "0A000",
     ),
-    Fault.REJECTS_ROW: ("22001", "22P05", "23502", "23505", "23514", "54000", "P0001"),
-    Fault.BUG: ("42601", "42703", "42P01", "25P02", "XX000"),
+    DatabaseFault.REJECTS_ROW: ("22001", "22P05", "23502", "23505", "23514", "54000", "P0001"),
+    DatabaseFault.BUG: ("42601", "42703", "42P01", "25P02", "XX000"),
 }
 RESULT_CODES = {
-    Fault.UNAVAILABLE: (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB),
-    Fault.REFUSES: (
+    DatabaseFault.UNAVAILABLE: (
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOTADB,
+    ),
+    DatabaseFault.REFUSES: (
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
         sqlite3.SQLITE_READONLY,
@@ -67,23 +71,27 @@ RESULT_CODES = {
         sqlite3.SQLITE_READONLY_DBMOVED,
         sqlite3.SQLITE_NOMEM,
     ),
-    Fault.REJECTS_ROW: (
+    DatabaseFault.REJECTS_ROW: (
         sqlite3.SQLITE_CONSTRAINT,
         sqlite3.SQLITE_CONSTRAINT_TRIGGER,
         sqlite3.SQLITE_TOOBIG,
     ),
-    Fault.BUG: (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISUSE),
+    DatabaseFault.BUG: (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISUSE),
 }
 WITHOUT_CODE = {
-    Fault.UNAVAILABLE: (
+    DatabaseFault.UNAVAILABLE: (
         psycopg.OperationalError("server closed the connection unexpectedly"),
         psycopg.InterfaceError("closed"),
         psycopg_pool.PoolTimeout("none to give"),
         db.OperationalError("x"),
         db.InterfaceError("x"),
     ),
-    Fault.REJECTS_ROW: (psycopg.DataError("NUL"), db.IntegrityError("x"), db.DataError("x")),
-    Fault.BUG: (
+    DatabaseFault.REJECTS_ROW: (
+        psycopg.DataError("NUL"),
+        db.IntegrityError("x"),
+        db.DataError("x"),
+    ),
+    DatabaseFault.BUG: (
         sqlite3.InterfaceError("x"),
         sqlite3.ProgrammingError("closed"),
         db.ProgrammingError("x"),
@@ -118,7 +126,7 @@ def wrapped(cause: Exception) -> Exception:
     return error
 
 
-def listed(table: dict[Fault, tuple[object, ...]]) -> list[object]:
+def listed(table: dict[DatabaseFault, tuple[object, ...]]) -> list[object]:
     return [
         pytest.param(fault, each, id=f"{fault}-{each}")
         for fault, found in table.items()
@@ -127,19 +135,23 @@ def listed(table: dict[Fault, tuple[object, ...]]) -> list[object]:
 
 
 @pytest.mark.parametrize(("fault", "sqlstate"), listed(SQLSTATES))
-def test_an_error_of_postgresql_is_judged_by_its_sqlstate(fault: Fault, sqlstate: str) -> None:
+def test_an_error_of_postgresql_is_judged_by_its_sqlstate(
+    fault: DatabaseFault, sqlstate: str
+) -> None:
     assert fault_of(of_postgres(sqlstate)) is fault
     assert fault_of(wrapped(of_postgres(sqlstate))) is fault
 
 
 @pytest.mark.parametrize(("fault", "code"), listed(RESULT_CODES))
-def test_an_error_of_sqlite_is_judged_by_its_result_code(fault: Fault, code: int) -> None:
+def test_an_error_of_sqlite_is_judged_by_its_result_code(fault: DatabaseFault, code: int) -> None:
     assert fault_of(of_sqlite(code)) is fault
     assert fault_of(wrapped(of_sqlite(code))) is fault
 
 
 @pytest.mark.parametrize(("fault", "error"), listed(WITHOUT_CODE))
-def test_an_error_without_a_code_is_judged_by_its_class(fault: Fault, error: Exception) -> None:
+def test_an_error_without_a_code_is_judged_by_its_class(
+    fault: DatabaseFault, error: Exception
+) -> None:
     assert fault_of(error) is fault
 
 
@@ -204,7 +216,7 @@ def test_postgresqls_own_refusals_pass_and_leave_no_doubt(live_db: None, setting
     connection.close()
     connection.close_pool()  # type: ignore[attr-defined]  # the setting would stay with the session
     assert is_passing(error), error
-    assert not unheard(error) or error.__cause__.sqlstate is None  # type: ignore[union-attr]
+    assert not is_outcome_unknown(error) or error.__cause__.sqlstate is None  # type: ignore[union-attr]
 
 
 @pytest.mark.fault
@@ -223,7 +235,7 @@ def test_sqlites_own_refusal_passes(live_db: None) -> None:
 
 
 def test_a_wrong_statement_and_a_wrong_row_are_told_apart(live_db: None) -> None:
-    assert fault_of(failure(lambda: execute("SELECT * FROM nothing"))) is Fault.BUG
+    assert fault_of(failure(lambda: execute("SELECT * FROM nothing"))) is DatabaseFault.BUG
     connection.close()
     error = failure(lambda: execute("UPDATE mcpregistry_configuration SET revision = NULL"))
-    assert fault_of(error) is Fault.REJECTS_ROW
+    assert fault_of(error) is DatabaseFault.REJECTS_ROW

@@ -13,8 +13,8 @@ from django.contrib.auth.models import User
 from django.db import InterfaceError, OperationalError, transaction
 
 from mcpregistry.db import db_call
-from mcpregistry.domain.errors import Busy
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.errors import QueueFullError
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import (
     Agent,
     Configuration,
@@ -55,8 +55,8 @@ def drain(regeneration: float) -> None:
     """Nothing is left, and this is what comes back each second from now on."""
     pool = EnergyPool.objects.get()
     pool.regeneration = regeneration
-    pool = pools.locked(pools.save_pool(pool=pool, actor="test").pk)
-    pools.charge(pool, EnergyEntry.Kind.MAINTENANCE, pool.level, now=pool.level_at)
+    pool = pools.lock_pool(pools.save_pool(pool=pool, actor="test").pk)
+    pools.charge_pool(pool, EnergyEntry.Kind.MAINTENANCE, pool.level, now=pool.level_at)
 
 
 def books() -> dict[str, float]:
@@ -68,7 +68,7 @@ def books() -> dict[str, float]:
 
 def by_the_record() -> dict[str, Any]:
     """Two units for each second from sending to the end."""
-    calls = Invocation.objects.exclude(dispatched_at=None).exclude(state=State.NOT_SENT)
+    calls = Invocation.objects.exclude(dispatched_at=None).exclude(state=InvocationState.NOT_SENT)
     return {
         call.pk: pytest.approx(
             2 * max(0.0, (call.finished_at - call.dispatched_at).total_seconds())
@@ -86,9 +86,9 @@ async def test_a_call_costs_by_its_time_whether_it_succeeds_or_fails(
     ended = [await here.call("slow__count", {"steps": 1, "pause": pause}) for pause in (0.01, 0.4)]
     ended.append(await here.call("slow__count", {"steps": 1, "pause": 0.2, "refuse": True}))
     assert [outcome.state for outcome in ended] == [
-        State.SUCCEEDED,
-        State.SUCCEEDED,
-        State.TOOL_ERROR,
+        InvocationState.SUCCEEDED,
+        InvocationState.SUCCEEDED,
+        InvocationState.TOOL_ERROR,
     ]
     entries = await db_call(books)
     assert entries == await db_call(by_the_record)
@@ -104,7 +104,7 @@ async def test_who_has_no_pool_asks_nobody(
     here: Site = await site()
     for name in ("reserve", "settle"):
         monkeypatch.setattr(reservations, name, None)
-    assert (await here.call("slow__count", {"steps": 1})).state == State.SUCCEEDED
+    assert (await here.call("slow__count", {"steps": 1})).state == InvocationState.SUCCEEDED
 
 
 @pytest.mark.both_databases
@@ -114,7 +114,7 @@ async def test_calls_at_once_do_not_all_pass_on_one_balance(site: Make, journal:
     outcomes = await asyncio.gather(
         *(here.call("slow__count", {"steps": 1, "pause": 0.3}) for _ in range(4))
     )
-    refused = [outcome for outcome in outcomes if outcome.state == State.NOT_SENT]
+    refused = [outcome for outcome in outcomes if outcome.state == InvocationState.NOT_SENT]
     assert (len(refused), len(here.sent())) == (2, 2)
     assert {outcome.error_code for outcome in refused} == {"INSUFFICIENT_ENERGY"}
     assert "estimated to cost 4.0 units" in refused[0].message
@@ -132,10 +132,13 @@ async def test_a_call_waits_for_energy_where_that_is_wished_and_is_told_for_how_
     )
     await db_call(drain, 8.0)
     here: Site = await site()
-    assert (await here.call("slow__count", {"steps": 1})).state == State.SUCCEEDED
+    assert (await here.call("slow__count", {"steps": 1})).state == InvocationState.SUCCEEDED
     await db_call(drain, 0.05)
     refused = await here.call("slow__count", {"steps": 1})
-    assert (refused.state, refused.remedy.startswith("Call again in ")) == (State.NOT_SENT, True)
+    assert (refused.state, refused.remedy.startswith("Call again in ")) == (
+        InvocationState.NOT_SENT,
+        True,
+    )
     assert len(here.sent()) == 1
 
 
@@ -149,7 +152,7 @@ async def test_time_in_which_people_are_asked_costs_nothing_and_holds_nothing(
     await held()
     assert not await db_call(EnergyReservation.objects.exists)
     await vote(bob)
-    assert (await calling).state == State.SUCCEEDED
+    assert (await calling).state == InvocationState.SUCCEEDED
     await until(lambda: db_call(EnergyEntry.objects.exists))
     assert await db_call(books) == await db_call(by_the_record)
 
@@ -169,14 +172,14 @@ async def test_what_cannot_be_set_aside_is_not_sent_and_what_cannot_be_charged_i
         patch.setattr(reservations, "reserve", fails)
         outcome = await here.call("slow__count", {"steps": 1})
     assert (outcome.state, outcome.error_code, "hunter2" in outcome.message) == (
-        State.NOT_SENT,
+        InvocationState.NOT_SENT,
         "NOT_RECORDED",
         False,
     )
     assert here.sent() == []
     with monkeypatch.context() as patch:
         patch.setattr(reservations, "settle", fails)
-        assert (await here.call("slow__count", {"steps": 1})).state == State.SUCCEEDED
+        assert (await here.call("slow__count", {"steps": 1})).state == InvocationState.SUCCEEDED
     assert await db_call(books) == {}
     assert await db_call(reservations.settle_due) == 1
     assert await db_call(books) == await db_call(by_the_record)
@@ -191,15 +194,23 @@ async def test_a_caller_that_leaves_is_charged_for_what_was_done_and_for_nothing
     calling = asyncio.ensure_future(here.call("slow__count", {"steps": 1000, "pause": 0.05}))
     await here.until_sent()
     calling.cancel()
-    await until(lambda: db_call(lambda: Invocation.objects.filter(state=State.UNKNOWN).exists()))
+    await until(
+        lambda: db_call(lambda: Invocation.objects.filter(state=InvocationState.UNKNOWN).exists())
+    )
     assert await db_call(reservations.settle_due) == 1
     (cost,) = (await db_call(books)).values()
     assert cost > 0
     await db_call(drain, 0.1)  # enough in forty seconds
     waiting = asyncio.ensure_future(here.call("slow__count", {"steps": 1}))
-    await until(lambda: db_call(lambda: Invocation.objects.filter(state=State.DISPATCHED).exists()))
+    await until(
+        lambda: db_call(
+            lambda: Invocation.objects.filter(state=InvocationState.DISPATCHED).exists()
+        )
+    )
     waiting.cancel()
-    await until(lambda: db_call(lambda: Invocation.objects.filter(state=State.NOT_SENT).exists()))
+    await until(
+        lambda: db_call(lambda: Invocation.objects.filter(state=InvocationState.NOT_SENT).exists())
+    )
     await db_call(reservations.settle_due)
     assert not await db_call(EnergyReservation.objects.exists)
     assert len(here.sent()) == 1
@@ -230,7 +241,7 @@ async def test_time_in_which_a_call_waits_for_energy_costs_nothing(
         lambda: pools.grant(pool_id=EnergyPool.objects.get().pk, amount=10.0, actor="test")
     )
     ended = await calling
-    assert ended.state == State.SUCCEEDED
+    assert ended.state == InvocationState.SUCCEEDED
     (charged,) = (await db_call(books)).values()
     assert charged < 2 * (ended.duration_ms / 1000 - waited), (
         "two units for each second, but of work alone"
@@ -251,7 +262,7 @@ async def test_a_call_waits_for_what_others_have_set_aside_and_gives_back(
     ended = await asyncio.gather(
         *(here.call("slow__count", {"steps": 1, "pause": 0.1}) for _ in range(3))
     )
-    assert {outcome.state for outcome in ended} == {State.SUCCEEDED}, [
+    assert {outcome.state for outcome in ended} == {InvocationState.SUCCEEDED}, [
         outcome.message for outcome in ended
     ]
 
@@ -260,7 +271,7 @@ async def test_a_call_waits_for_what_others_have_set_aside_and_gives_back(
 @pytest.mark.both_databases
 @pytest.mark.fault
 @pytest.mark.parametrize(
-    "error", [InterfaceError("hunter2"), Busy("Full."), RuntimeError("hunter2")]
+    "error", [InterfaceError("hunter2"), QueueFullError("Full."), RuntimeError("hunter2")]
 )
 async def test_whatever_fails_around_a_call_it_is_told_as_it_is_recorded(
     site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -274,11 +285,11 @@ async def test_whatever_fails_around_a_call_it_is_told_as_it_is_recorded(
     with monkeypatch.context() as patch:
         patch.setattr(reservations, "reserve", fails)
         outcome = await here.call("slow__count", {"steps": 1})
-    assert (outcome.state, "hunter2" in outcome.message) == (State.NOT_SENT, False)
-    assert (await db_call(Invocation.objects.get)).state == State.NOT_SENT
+    assert (outcome.state, "hunter2" in outcome.message) == (InvocationState.NOT_SENT, False)
+    assert (await db_call(Invocation.objects.get)).state == InvocationState.NOT_SENT
     with monkeypatch.context() as patch:
         patch.setattr(reservations, "settle", fails)
-        assert (await here.call("slow__count", {"steps": 1})).state == State.SUCCEEDED
+        assert (await here.call("slow__count", {"steps": 1})).state == InvocationState.SUCCEEDED
     assert await db_call(reservations.settle_due) == 1
 
 
@@ -295,7 +306,7 @@ async def test_where_the_endpoint_wants_it_each_result_says_what_the_books_say(
     told = [(each.invocation_id, each.energy.amount, each.energy.level) for each in ended]
     assert told == [(entry.reference, entry.amount, entry.after) for entry in entries]
     refused = await here.call("slow__nothing", {})
-    assert (refused.state, refused.energy.amount) == (State.DENIED, 0.0)
+    assert (refused.state, refused.energy.amount) == (InvocationState.DENIED, 0.0)
     assert refused.energy.level == pytest.approx(entries[-1].after)
     await db_call(Endpoint.objects.update, tell_energy=False)
     assert (await (await site()).call("slow__count", {"steps": 1})).energy is None
@@ -312,10 +323,10 @@ async def test_what_is_not_in_the_books_yet_is_not_told(
     def fails(**_: Any) -> None:
         raise OperationalError("away")
 
-    for name in ("settle", "charged"):
+    for name in ("settle", "load_charge"):
         monkeypatch.setattr(reservations, name, fails)
     outcome = await here.call("slow__count", {"steps": 1})
-    assert (outcome.state, outcome.energy) == (State.SUCCEEDED, None)
+    assert (outcome.state, outcome.energy) == (InvocationState.SUCCEEDED, None)
 
 
 @pytest.mark.both_databases
@@ -326,7 +337,7 @@ async def test_what_calls_of_a_pool_want_at_the_same_time_is_one_commit_and_one_
     here: Site = await site()
     await here.call("slow__count", {"steps": 1})
     commits: list[int] = []
-    together = reservations.together
+    together = reservations.run_in_one_transaction
     reserve = reservations.reserve
     broken: list[str] = []
 
@@ -340,13 +351,13 @@ async def test_what_calls_of_a_pool_want_at_the_same_time_is_one_commit_and_one_
             raise OperationalError("hunter2")
         return reserve(**facts)
 
-    monkeypatch.setattr(reservations, "together", counted)
+    monkeypatch.setattr(reservations, "run_in_one_transaction", counted)
     outcomes = await asyncio.gather(*(here.call("slow__count", {"steps": 1}) for _ in range(20)))
-    assert {outcome.state for outcome in outcomes} == {State.SUCCEEDED}
+    assert {outcome.state for outcome in outcomes} == {InvocationState.SUCCEEDED}
     assert (sum(commits), len(commits) < 40) == (40, True), "20 set aside, 20 charged"
     assert len(await db_call(books)) == 21
     monkeypatch.setattr(reservations, "reserve", breaks)
     outcomes = await asyncio.gather(*(here.call("slow__count", {"steps": 1}) for _ in range(5)))
     ended = {outcome.invocation_id: outcome.state for outcome in outcomes}
-    assert [ended.pop(call) for call in broken] == [State.NOT_SENT]
-    assert set(ended.values()) == {State.SUCCEEDED}
+    assert [ended.pop(call) for call in broken] == [InvocationState.NOT_SENT]
+    assert set(ended.values()) == {InvocationState.SUCCEEDED}

@@ -14,9 +14,9 @@ from mcpregistry.calls.remote_tasks import adoption
 from mcpregistry.domain.calls.forwarding import AS_TASK
 from mcpregistry.domain.errors import ConnectionFailed
 from mcpregistry.services.tasks import remote_tasks
-from mcpregistry.services.tasks.remote_tasks import Followed, Wish
+from mcpregistry.services.tasks.remote_tasks import FollowedTask, HostRequest
 
-OURS = Followed(
+OURS = FollowedTask(
     task_id="t",
     call_id="c",
     fence=0,
@@ -34,7 +34,7 @@ class Pool:
     def __init__(self, error: Exception | None = None) -> None:
         self._error = error
 
-    async def task(self, *_: object, **__: object) -> dict[str, Any]:
+    async def request_task(self, *_: object, **__: object) -> dict[str, Any]:
         if self._error is not None:
             raise self._error
         return await asyncio.get_running_loop().create_future()
@@ -48,11 +48,11 @@ class Wishes:
         self.seen: list[tuple[bool, float]] = []
         self._looks = looks
 
-    async def until_not(self, key: str, seen: Wish, timeout: float) -> Wish:
+    async def wait_for_change(self, key: str, seen: HostRequest, timeout: float) -> HostRequest:
         self.seen.append((seen.cancel, timeout))
         if len(self.seen) == self._looks:
             raise asyncio.CancelledError
-        return Wish({}, cancel=True)
+        return HostRequest({}, cancel=True)
 
 
 async def test_a_wish_that_a_dead_server_does_not_take_makes_nobody_ask_it_more_often() -> None:
@@ -72,17 +72,17 @@ async def test_whoever_takes_a_task_over_from_itself_goes_on_renewing_it(
 ) -> None:
     """After a stall the lease was anybody's, and we were the first to come: the follower of before
     must not take the entry of the one that follows now along."""
-    renewed: list[Followed] = []
+    renewed: list[FollowedTask] = []
 
-    def keep(followed: list[Followed]) -> set[str]:
+    def keep(followed: list[FollowedTask]) -> set[str]:
         renewed.extend(followed)
         return set()
 
-    keep.__module__ = remote_tasks.keep.__module__
-    keep.__qualname__ = "keep"
-    monkeypatch.setattr(remote_tasks, "keep", keep)
+    keep.__module__ = remote_tasks.renew_task_leases.__module__
+    keep.__qualname__ = "renew_task_leases"
+    monkeypatch.setattr(remote_tasks, "renew_task_leases", keep)
     pool = Pool()
-    feed = SimpleNamespace(hear=lambda *_: lambda: None)
+    feed = SimpleNamespace(subscribe=lambda *_: lambda: None)
     adopted = adoption.Adoption(pool, feed)  # type: ignore[arg-type]
     adopted._follow(OURS, AS_TASK)
     before = adopted._followers["t"].work

@@ -17,7 +17,7 @@ from mcpregistry.calls.watch import configuration as module
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.configuration import LiveConfiguration
 from mcpregistry.calls.watch.sources import Changes
-from mcpregistry.domain.rights import all_rights
+from mcpregistry.domain.caller_rights import grant_all_rights
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.models import Agent, Endpoint, Grant, Server, Tool, Workspace
 from mcpregistry.services.access import grants, tokens
@@ -42,7 +42,7 @@ class Looks:
         # PostgreSQL tells; who is told nothing looks each second, and now and then at a sign of its
         # own.
         self.in_a_second = 3 if connection.vendor == "postgresql" else int(1.0 / sources.TICK)
-        for source in (sources.Postgres, sources.Sqlite):
+        for source in (sources.PostgresSource, sources.SqliteSource):
             monkeypatch.setattr(source, "wait", self._counted(source.wait))
 
     def _counted(self, real: Callable[[Any], Changes]) -> Callable[[Any], Changes]:
@@ -113,7 +113,7 @@ def _changes() -> dict[str, tuple[Callable[[Server], Any], Callable[[Snapshot], 
             lambda now: not now.servers,
         ),
         "server deleted": (
-            lambda s: lifecycle.delete_server(server=s, actor=ACTOR, rights=all_rights),
+            lambda s: lifecycle.delete_server(server=s, actor=ACTOR, rights=grant_all_rights),
             lambda now: not now.tools,
         ),
         "server changed": (
@@ -133,7 +133,7 @@ def _changes() -> dict[str, tuple[Callable[[Server], Any], Callable[[Snapshot], 
             lambda now: not now.agents["ann"].grants,
         ),
         "grant given": (
-            lambda s: grants.grant(agent=ann(), tool=echo(), actor=ACTOR),
+            lambda s: grants.grant_access(agent=ann(), tool=echo(), actor=ACTOR),
             lambda now: len(now.agents["ann"].grants) == 2,
         ),
         "token issued": (
@@ -221,10 +221,10 @@ def test_every_change_is_in_the_list(server: Server):
 
 def test_a_revoked_token_stops_working_within_a_second(live: LiveConfiguration, looks: Looks):
     token, raw = tokens.issue_token(name="t", agent=Agent.objects.get(), actor=ACTOR)
-    digest = tokens.token_hash(raw)
-    until(live, lambda now: now.agent_of(digest, time.time()) is not None)
+    digest = tokens.hash_token(raw)
+    until(live, lambda now: now.find_agent_by_token(digest, time.time()) is not None)
     tokens.revoke_token(token=token, actor=ACTOR)
-    soon(live, looks, lambda now: now.agent_of(digest, time.time()) is None)
+    soon(live, looks, lambda now: now.find_agent_by_token(digest, time.time()) is None)
 
 
 @pytest.mark.attack
@@ -235,7 +235,7 @@ def test_a_changed_definition_is_withdrawn_within_a_second_until_it_is_approved(
     new = observe.observe(server=server, listed=[tool("echo"), tool("pid"), tool("new")])
     assert new.added == ["new"]
     rug_pull(server)
-    grants.grant(agent=Agent.objects.get(), tool=Tool.objects.get(name="new"), actor=ACTOR)
+    grants.grant_access(agent=Agent.objects.get(), tool=Tool.objects.get(name="new"), actor=ACTOR)
     soon(live, looks, lambda now: names(now) == {"echo"})
     assert all("keys" not in str(tool.data) for tool in live.current.tools.values())
     decisions.approve(definition=Tool.objects.get(name="pid").latest, actor=ACTOR)
@@ -295,7 +295,7 @@ def test_an_outage_leaves_the_last_snapshot_and_ends_by_itself(
         raise OperationalError("the database is away")
 
     with monkeypatch.context() as outage:
-        outage.setattr(module, "current_revision", gone)
+        outage.setattr(module, "read_current_revision", gone)
         idle = looks.in_vain + 2
         # a look that began before the outage has ended
         eventually(lambda: fails or looks.in_vain >= idle)
@@ -320,15 +320,19 @@ def test_a_connection_that_is_lost_while_waiting_is_replaced_and_no_change_is_mi
                     "WHERE pid <> pg_backend_pid() AND datname = current_database()"
                 )
         else:
-            monkeypatch.setattr(sources.Sqlite, "wait", _breaks_once(sources.Sqlite.wait))
+            monkeypatch.setattr(
+                sources.SqliteSource, "wait", _breaks_once(sources.SqliteSource.wait)
+            )
         Agent.objects.update(calls_per_minute=number + 1)
         soon(live, looks, lambda now, n=number: now.agents["ann"].calls_per_minute == n + 1)
 
 
-def _breaks_once(real: Callable[[sources.Sqlite], Changes]) -> Callable[[sources.Sqlite], Changes]:
+def _breaks_once(
+    real: Callable[[sources.SqliteSource], Changes],
+) -> Callable[[sources.SqliteSource], Changes]:
     broken: list[int] = []
 
-    def wait(source: sources.Sqlite) -> Changes:
+    def wait(source: sources.SqliteSource) -> Changes:
         if not broken:
             broken.append(1)
             raise OperationalError("disk I/O error")

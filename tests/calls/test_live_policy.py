@@ -6,9 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 from mcpregistry.db import db_call
-from mcpregistry.domain.policy.decision import Question
+from mcpregistry.domain.policy.decision import PolicyQuestion
 from mcpregistry.models import AuditEntry, Configuration, PolicyRule, Tool
-from mcpregistry.services.policy.rules import CONDITION_FAILED, auto_approve, failures, save_rule
+from mcpregistry.services.policy.rules import (
+    CONDITION_FAILED,
+    auto_approve,
+    save_rule,
+    select_failures,
+)
 from tests.calls.conftest import ACTOR, Site, add_server, tool
 from tests.waiting import until
 
@@ -42,11 +47,11 @@ async def test_a_condition_without_an_answer_asks_and_raises_one_alarm(site: Any
     rule = await db_call(save, name="odd", outcome="allow", condition="args.amount > 100")
     here: Site = await site()
     for _ in range(3):
-        catalogue = here.engine.catalogue("default", "ann")
+        catalogue = here.engine.get_catalogue("default", "ann")
         entry = catalogue.find("echo__echo")
         assert entry is not None
 
-        question = Question(
+        question = PolicyQuestion(
             catalogue.agent,
             catalogue.endpoint,
             entry.offer.server,
@@ -63,18 +68,20 @@ async def test_a_condition_without_an_answer_asks_and_raises_one_alarm(site: Any
     found = await until(lambda: db_call(alarms))
     assert len(found) == 1
     assert "hunter2" not in found[0]
-    assert await db_call(lambda: failures(rule).count()) == 1
+    assert await db_call(lambda: select_failures(rule).count()) == 1
 
 
 async def test_without_a_rule_a_call_is_asked_about(site: Any, journal: Any):
     await db_call(add_server, "echo", tool("echo"), env={"FAKE_JOURNAL": str(journal)})
     await db_call(lambda: Configuration.objects.update(default_outcome="ask"))
     here: Site = await site()
-    catalogue = here.engine.catalogue("default", "ann")
+    catalogue = here.engine.get_catalogue("default", "ann")
     entry = catalogue.find("echo__echo")
     assert entry is not None
     decision = here.engine.pipeline.policy(
-        Question(catalogue.agent, catalogue.endpoint, entry.offer.server, entry.offer.tool, {})
+        PolicyQuestion(
+            catalogue.agent, catalogue.endpoint, entry.offer.server, entry.offer.tool, {}
+        )
     )
     assert (decision.outcome, decision.reason) == ("ask", "no rule matches")
     await db_call(lambda: auto_approve(tool=Tool.objects.get(), actor=ACTOR))

@@ -13,10 +13,10 @@ async def test_no_call_starts_it_and_reconnect_does(site):
     here = await site()
     refused = await here.call("echo__echo")
     assert (refused.state, refused.error_code) == ("not_sent", "CONNECTION_FAILED")
-    assert "Reconnect" in refused.remedy
+    assert "Connect server" in refused.remedy
     await db_call(request_reconnect, server=server, actor=ACTOR)
     await until(
-        lambda: any(state.state == "connected" for state in here.engine.pool.states().values())
+        lambda: any(state.state == "connected" for state in here.engine.pool.list_states().values())
     )
     answered = await here.call("echo__echo")
     assert answered.state == "succeeded"

@@ -13,12 +13,12 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import OperationalError
 
-from mcpregistry.calls.approvals import seats as process_seats
+from mcpregistry.calls.approvals import waiter_leases as process_seats
 from mcpregistry.calls.call import CallOutcome
-from mcpregistry.db import database_now, db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.db import db_call, read_database_now
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, ApprovalSeat, AuditEntry, Invocation, Permit, Server
-from mcpregistry.services.approvals import held_calls, seats
+from mcpregistry.services.approvals import held_calls, waiters
 from mcpregistry.services.policy import permits
 from mcpregistry.services.policy.permits import PermitWish
 from tests.calls.conftest import Site
@@ -73,7 +73,7 @@ async def test_a_server_that_cannot_be_loaded_during_an_outage_is_no_defect(
 
     here.engine.pipeline.dispatchers = dict.fromkeys(here.engine.pipeline.dispatchers, dispatch)
     outcome = await here.call("echo__echo", {"n": 1})
-    assert (outcome.state, outcome.error_code) == (State.NOT_SENT, "UNAVAILABLE")
+    assert (outcome.state, outcome.error_code) == (InvocationState.NOT_SENT, "UNAVAILABLE")
 
 
 # -- after the call was sent -----------------------------------------------------------------------
@@ -83,12 +83,12 @@ async def test_a_call_that_succeeded_is_told_so_though_noting_that_fails(
     site: Make, asking: Server, bob: User, monkeypatch: pytest.MonkeyPatch
 ):
     here: Site = await site()
-    failing(monkeypatch, held_calls, "delivered", OperationalError("database is locked"))
+    failing(monkeypatch, held_calls, "record_delivery", OperationalError("database is locked"))
     call = calling(here)
     await held()
     await vote(bob)
     outcome = await call
-    assert (outcome.state, bool(outcome.result)) == (State.SUCCEEDED, True)
+    assert (outcome.state, bool(outcome.result)) == (InvocationState.SUCCEEDED, True)
     assert (await recorded())[0] == "succeeded"
     assert len(here.sent()) == 1
 
@@ -104,7 +104,7 @@ async def test_what_fails_once_while_a_call_is_out_does_not_change_what_its_call
     outcome = await call
     if outcome.ticket is not None:  # it is told to come back, and does
         outcome = await here.engine.approvals.run(outcome.ticket)
-    assert outcome.state == State.SUCCEEDED
+    assert outcome.state == InvocationState.SUCCEEDED
     assert ((await recorded())[0], len(here.sent())) == ("succeeded", 1)
 
 
@@ -117,7 +117,7 @@ async def test_a_fault_while_asking_is_recorded_as_the_end_it_is(
     here: Site = await site()
     failing(monkeypatch, held_calls, "ask", KeyError("hunter2"))
     outcome = await calling(here)
-    assert (outcome.state, outcome.error_code) == (State.CANCELLED, "DENIED")
+    assert (outcome.state, outcome.error_code) == (InvocationState.CANCELLED, "DENIED")
     assert "hunter2" not in outcome.message + outcome.remedy
     assert await recorded() == ("cancelled", "DENIED", ["call.cancelled"])
     assert here.sent() == []
@@ -129,7 +129,7 @@ async def test_a_call_that_cannot_be_written_to_be_held_is_not_recorded_like_any
     here: Site = await site()
     failing(monkeypatch, held_calls, "ask", OperationalError("database or disk is full"))
     outcome = await calling(here)
-    assert (outcome.state, outcome.error_code) == (State.NOT_SENT, "NOT_RECORDED")
+    assert (outcome.state, outcome.error_code) == (InvocationState.NOT_SENT, "NOT_RECORDED")
     assert await db_call(Invocation.objects.count) == 0
     assert here.sent() == []
 
@@ -139,10 +139,10 @@ async def test_a_joined_caller_whose_waiting_breaks_gives_its_seat_back(
 ):
     here: Site = await site()
     waiting = here.engine.pipeline.waiting
-    real = waiting._hold
+    real = waiting._wait_for_host
     holding = asyncio.Event()
 
-    async def hold(*args: Any) -> State:
+    async def hold(*args: Any) -> InvocationState:
         """Waits for the first caller alone; its request shows in the database before it comes
         here."""
         if holding.is_set():
@@ -150,25 +150,25 @@ async def test_a_joined_caller_whose_waiting_breaks_gives_its_seat_back(
         holding.set()
         return await real(*args)
 
-    monkeypatch.setattr(waiting, "_hold", hold)
+    monkeypatch.setattr(waiting, "_wait_for_host", hold)
     first = calling(here)
     await until(holding.is_set)
     second = await calling(here)
     await seated(1)
-    assert second.state == State.PENDING
+    assert second.state == InvocationState.PENDING
     assert second.ticket is not None
     assert await db_call(lambda: Invocation.objects.filter(pk=second.invocation_id).exists())
     assert not first.done()
     await vote(bob, approve=False, reason="no")
-    assert (await first).state == State.REJECTED
+    assert (await first).state == InvocationState.REJECTED
 
 
 def unheard() -> None:
     """The clock comes by until no seat is left that nobody renews."""
-    at = database_now() + seats.LEASE + timedelta(seconds=1)
+    at = read_database_now() + waiters.LEASE + timedelta(seconds=1)
     for _ in range(2):
         held_calls.leave_dead_seats(at)
-        at += seats.DOUBT + timedelta(seconds=1)
+        at += waiters.DOUBT + timedelta(seconds=1)
 
 
 @pytest.mark.exhaustive(on="postgresql")
@@ -205,12 +205,12 @@ async def test_the_seat_of_a_caller_who_waits_is_renewed(
 
     def renewed() -> bool:
         return ApprovalSeat.objects.filter(
-            lease_until__gt=database_now() + seats.LEASE / 2, doubted=False
+            lease_until__gt=read_database_now() + waiters.LEASE / 2, doubted=False
         ).exists()
 
     await until(lambda: db_call(renewed))
     await vote(bob)
-    assert (await call).state == State.SUCCEEDED
+    assert (await call).state == InvocationState.SUCCEEDED
     await seated(0)
 
 
@@ -224,7 +224,7 @@ async def given(here: Site, bob: User) -> None:
     await vote(
         bob, permit=PermitWish(until=datetime.now(UTC) + timedelta(hours=1), uses=1, pins={"n": 1})
     )
-    assert (await first).state == State.SUCCEEDED
+    assert (await first).state == InvocationState.SUCCEEDED
     await until(lambda: here.engine.live.current.permits)
 
 
@@ -240,10 +240,10 @@ async def test_a_permit_whose_call_could_not_be_recorded_has_its_use_back(
     outage = Outage(monkeypatch)
     outage.on = True
     outcome: CallOutcome = await here.call("echo__echo", {"n": 1})
-    assert (outcome.state, outcome.error_code) == (State.NOT_SENT, "NOT_RECORDED")
+    assert (outcome.state, outcome.error_code) == (InvocationState.NOT_SENT, "NOT_RECORDED")
     outage.on = False
     await uses_left(1)
-    assert (await permitted(here, {"n": 1})).state == State.SUCCEEDED
+    assert (await permitted(here, {"n": 1})).state == InvocationState.SUCCEEDED
     await uses_left(0)
     assert await db_call(lambda: AuditEntry.objects.filter(kind="permit.returned").count()) == 1
 
@@ -253,7 +253,7 @@ async def test_a_caller_that_leaves_while_its_permit_is_looked_up_gives_the_use_
 ):
     here: Site = await site()
     await given(here, bob)
-    real = permits.use
+    real = permits.use_permit
     entered = threading.Event()
     go = threading.Event()
 
@@ -262,7 +262,7 @@ async def test_a_caller_that_leaves_while_its_permit_is_looked_up_gives_the_use_
         go.wait(HANG_LIMIT)
         return real(**kwargs)
 
-    monkeypatch.setattr(permits, "use", slow)
+    monkeypatch.setattr(permits, "use_permit", slow)
     call = calling(here, {"n": 1})
     await until(lambda: entered.is_set())
     call.cancel()
@@ -276,4 +276,4 @@ async def test_a_caller_that_leaves_while_its_permit_is_looked_up_gives_the_use_
     await uses_left(1)
     request, _ = await only()
     assert await db_call(lambda: ApprovalRequest.objects.count()) == 1
-    assert request.call.state == State.SUCCEEDED
+    assert request.call.state == InvocationState.SUCCEEDED

@@ -13,29 +13,29 @@ from typing import Any
 import pytest
 
 from mcpregistry.calls import stages
-from mcpregistry.calls.approvals import patience
-from mcpregistry.calls.approvals.patience import FORGOTTEN, REMEMBERED, Patience
-from mcpregistry.calls.call import Call, CallRequest, Host
+from mcpregistry.calls.approvals import host_patience
+from mcpregistry.calls.approvals.host_patience import FORGOTTEN, REMEMBERED, HostPatience
+from mcpregistry.calls.call import Call, CallHost, CallRequest
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls import hosts, wait_strategy
 from mcpregistry.domain.calls.wait_strategy import WaitStep
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.snapshot_specs import AgentSpec, EndpointSpec
 from mcpregistry.models import Agent, Configuration, Endpoint, Invocation, Server
 from mcpregistry.services.approvals import held_calls
-from mcpregistry.services.approvals.held_calls import Ticket
+from mcpregistry.services.approvals.held_calls import HeldCallTicket
 from tests.calls.conftest import Site, add_server, tool
 from tests.calls.test_approvals import Make, held
 from tests.waiting import HANG_LIMIT, until
 
 AGENT = AgentSpec(1, "ann", frozenset(), None, ())
 ENDPOINT = EndpointSpec("default", "", "", "double", "none", False, True, ())
-STRANGER = Host(name="stranger", transport="http")
+STRANGER = CallHost(name="stranger", transport="http")
 
 
 def a_call(
-    host: Host = STRANGER,
+    host: CallHost = STRANGER,
     *,
     agent: AgentSpec = AGENT,
     endpoint: EndpointSpec = ENDPOINT,
@@ -46,52 +46,80 @@ def a_call(
 
 
 def test_the_smallest_of_what_is_set_and_what_the_host_bears_counts() -> None:
-    patient = Patience()
-    assert patient.bears(a_call(), WaitStep.HOLD) == 50
-    assert patient.bears(a_call(agent=replace(AGENT, hold_seconds=20)), WaitStep.HOLD) == 20
+    patient = HostPatience()
+    assert patient.compute_hold_seconds(a_call(), WaitStep.HOLD) == 50
+    assert (
+        patient.compute_hold_seconds(a_call(agent=replace(AGENT, hold_seconds=20)), WaitStep.HOLD)
+        == 20
+    )
     both = a_call(agent=replace(AGENT, hold_seconds=20), endpoint=replace(ENDPOINT, hold_seconds=7))
-    assert patient.bears(both, WaitStep.HOLD) == 7
-    assert patient.bears(a_call(endpoint=replace(ENDPOINT, hold_seconds=900)), WaitStep.HOLD) == 50
-    assert patient.bears(a_call(agent=replace(AGENT, hold_seconds=0)), WaitStep.PROGRESS) == 0
+    assert patient.compute_hold_seconds(both, WaitStep.HOLD) == 7
+    assert (
+        patient.compute_hold_seconds(
+            a_call(endpoint=replace(ENDPOINT, hold_seconds=900)), WaitStep.HOLD
+        )
+        == 50
+    )
+    assert (
+        patient.compute_hold_seconds(
+            a_call(agent=replace(AGENT, hold_seconds=0)), WaitStep.PROGRESS
+        )
+        == 0
+    )
 
 
 def test_a_stranger_that_left_is_answered_sooner_from_then_on() -> None:
-    patient = Patience()
-    patient.left(a_call(), now=20)
-    assert patient.bears(a_call(started=30), WaitStep.HOLD) == 16
-    assert patient.bears(a_call(started=30), WaitStep.PROGRESS) == 16
-    patient.left(a_call(started=30), now=60)  # once it has borne more; that does not lengthen it
-    assert patient.bears(a_call(started=90), WaitStep.HOLD) == 16
-    patient.left(a_call(started=90), now=95)
-    assert patient.bears(a_call(started=99), WaitStep.HOLD) == 4
-    assert patient.bears(a_call(started=99, agent=replace(AGENT, slug="bob")), WaitStep.HOLD) == 50
+    patient = HostPatience()
+    patient.record_departure(a_call(), now=20)
+    assert patient.compute_hold_seconds(a_call(started=30), WaitStep.HOLD) == 16
+    assert patient.compute_hold_seconds(a_call(started=30), WaitStep.PROGRESS) == 16
+    patient.record_departure(
+        a_call(started=30), now=60
+    )  # once it has borne more; that does not lengthen it
+    assert patient.compute_hold_seconds(a_call(started=90), WaitStep.HOLD) == 16
+    patient.record_departure(a_call(started=90), now=95)
+    assert patient.compute_hold_seconds(a_call(started=99), WaitStep.HOLD) == 4
     assert (
-        patient.bears(a_call(started=99, host=replace(STRANGER, name="other")), WaitStep.HOLD) == 50
+        patient.compute_hold_seconds(
+            a_call(started=99, agent=replace(AGENT, slug="bob")), WaitStep.HOLD
+        )
+        == 50
     )
-    assert patient.bears(a_call(started=96 + FORGOTTEN), WaitStep.HOLD) == 50
+    assert (
+        patient.compute_hold_seconds(
+            a_call(started=99, host=replace(STRANGER, name="other")), WaitStep.HOLD
+        )
+        == 50
+    )
+    assert patient.compute_hold_seconds(a_call(started=96 + FORGOTTEN), WaitStep.HOLD) == 50
 
 
 @pytest.mark.parametrize(
     ("host", "after"),
     [
-        (Host(name="claude-code", progress=True), 20),  # measured: a person stopped it
+        (CallHost(name="claude-code", progress=True), 20),  # measured: a person stopped it
         (STRANGER, 0.9),  # nobody gives up so soon
-        (Host(transport="rest", hold=30.0), 20),  # it says itself how long it waits
+        (CallHost(transport="rest", hold=30.0), 20),  # it says itself how long it waits
     ],
 )
-def test_what_shows_no_limit(host: Host, after: float) -> None:
-    patient = Patience()
-    before = patient.bears(a_call(host), WaitStep.PROGRESS)
-    patient.left(a_call(host), now=after)
-    assert patient.bears(a_call(host, started=after), WaitStep.PROGRESS) == before
+def test_what_shows_no_limit(host: CallHost, after: float) -> None:
+    patient = HostPatience()
+    before = patient.compute_hold_seconds(a_call(host), WaitStep.PROGRESS)
+    patient.record_departure(a_call(host), now=after)
+    assert patient.compute_hold_seconds(a_call(host, started=after), WaitStep.PROGRESS) == before
 
 
 def test_only_so_many_are_remembered() -> None:
-    patient = Patience()
+    patient = HostPatience()
     for number in range(REMEMBERED + 5):
-        patient.left(a_call(replace(STRANGER, name=f"host {number}")), now=20)
+        patient.record_departure(a_call(replace(STRANGER, name=f"host {number}")), now=20)
     assert len(patient._left) == REMEMBERED
-    assert patient.bears(a_call(replace(STRANGER, name="host 0"), started=21), WaitStep.HOLD) == 50
+    assert (
+        patient.compute_hold_seconds(
+            a_call(replace(STRANGER, name="host 0"), started=21), WaitStep.HOLD
+        )
+        == 50
+    )
 
 
 @pytest.fixture
@@ -116,7 +144,7 @@ async def test_a_hold_that_is_set_for_an_agent_or_an_endpoint_ends_in_pending(
     await db_call(lambda: whose.objects.update(hold_seconds=0))
     here: Site = await site()
     outcome = await here.call("slow__count", {}, host=STRANGER)
-    assert outcome.state is State.PENDING
+    assert outcome.state is InvocationState.PENDING
     assert outcome.ticket is not None
     await here.engine.approvals.cancel(outcome.ticket, "enough")
 
@@ -126,11 +154,11 @@ async def test_a_hold_that_is_set_for_an_agent_or_an_endpoint_ends_in_pending(
 async def test_a_caller_that_gave_up_once_is_told_pending_in_time(
     site: Make, asking: Server, monkeypatch: pytest.MonkeyPatch, recorded: bool
 ) -> None:
-    monkeypatch.setattr(patience, "_NOT_A_LIMIT", 0.0)
+    monkeypatch.setattr(host_patience, "_NOT_A_LIMIT", 0.0)
     answered = threading.Event()
     ask = held_calls.ask
 
-    def asked_slowly(**facts: Any) -> Ticket:
+    def asked_slowly(**facts: Any) -> HeldCallTicket:
         ticket = ask(**facts)
         answered.wait(HANG_LIMIT)
         return ticket
@@ -145,9 +173,11 @@ async def test_a_caller_that_gave_up_once_is_told_pending_in_time(
     answered.set()
     await asyncio.gather(calling, return_exceptions=True)
     outcome = await here.call("slow__count", {"steps": 2}, host=STRANGER)
-    assert outcome.state is State.PENDING
+    assert outcome.state is InvocationState.PENDING
     assert outcome.ticket is not None
     await here.engine.approvals.cancel(outcome.ticket, "enough")
     await until(
-        lambda: db_call(lambda: Invocation.objects.filter(state=State.CANCELLED).count() == 2)
+        lambda: db_call(
+            lambda: Invocation.objects.filter(state=InvocationState.CANCELLED).count() == 2
+        )
     )

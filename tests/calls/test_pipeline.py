@@ -19,17 +19,17 @@ from django.utils import timezone
 from structlog.processors import format_exc_info
 from structlog.testing import LogCapture
 
-from mcpregistry.api.answers import failure
+from mcpregistry.api.call_answers import failure
 from mcpregistry.calls import engine, pipeline
 from mcpregistry.calls.call import Call, CallOutcome
 from mcpregistry.calls.recording import ledger, recorder
 from mcpregistry.db import db_call
-from mcpregistry.domain.calls.ends import LOOK_FIRST, NOT_SENT, RECORD_LATE
+from mcpregistry.domain.calls.outcome_texts import LOOK_FIRST, NOT_SENT, RECORD_LATE
 from mcpregistry.domain.error_texts import TRY_AGAIN_SOON
-from mcpregistry.domain.errors import Busy, DownstreamError, NotFound
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.policy.decision import Decision, Outcome
-from mcpregistry.gateway.answers import RECORD_KEY, tool_result
+from mcpregistry.domain.errors import DownstreamError, NotFound, QueueFullError
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.policy.decision import Decision, RuleOutcome
+from mcpregistry.gateway.host_answers import RECORD_KEY, build_tool_result
 from mcpregistry.models import Agent, AuditEntry, Configuration, Grant, Invocation, Server, Tool
 from mcpregistry.services.access import grants
 from mcpregistry.services.definitions import decisions
@@ -85,7 +85,7 @@ async def test_a_call_is_answered_untouched_and_recorded_from_intent_to_end(
     outcome = await here.call(
         "echo__echo", {"b": 1, "a": "é"}, meta={"vendor/x": 1}, host_name="h", request_id="7"
     )
-    assert outcome.state == State.SUCCEEDED
+    assert outcome.state == InvocationState.SUCCEEDED
     assert outcome.result is not None
     assert outcome.result["structuredContent"]["arguments"] == {"a": "é", "b": 1}
     assert (outcome.result["_meta"], outcome.result["unknownKey"]) == ({"kept": True}, [1])
@@ -107,7 +107,7 @@ async def test_a_call_is_answered_untouched_and_recorded_from_intent_to_end(
 @pytest.mark.one_database
 async def test_a_tool_may_be_called_by_its_own_name_too(site: Make, echo: Server):
     here = await site()
-    assert (await here.call("echo::echo")).state == State.SUCCEEDED
+    assert (await here.call("echo::echo")).state == InvocationState.SUCCEEDED
 
 
 @pytest.mark.one_database
@@ -116,7 +116,7 @@ async def test_a_tools_own_error_is_the_answer(site: Make, live_db: None, journa
     here = await site()
     result = {"content": [], "isError": True}
     outcome = await here.call("hostile__shapeless", {"result": result})
-    assert (outcome.state, outcome.result) == (State.TOOL_ERROR, result)
+    assert (outcome.state, outcome.result) == (InvocationState.TOOL_ERROR, result)
     assert (await recorded(outcome))[1] == ["call.dispatched", "call.tool_error"]
 
 
@@ -124,7 +124,7 @@ async def test_a_tools_own_error_is_the_answer(site: Make, live_db: None, journa
 async def test_a_json_rpc_error_is_a_tool_error_with_the_servers_words(site: Make, echo: Server):
     here = await site()
     outcome = await here.call("echo__refuse")
-    assert (outcome.state, outcome.error_code) == (State.TOOL_ERROR, "TOOL_CALL_FAILED")
+    assert (outcome.state, outcome.error_code) == (InvocationState.TOOL_ERROR, "TOOL_CALL_FAILED")
     assert "no such thing" in outcome.message
     assert "Correct the call as described in the server's message" in outcome.remedy
     assert (await recorded(outcome))[1] == ["call.dispatched", "call.tool_error"]
@@ -140,7 +140,7 @@ async def test_an_answer_that_is_no_object_is_unknown_never_success(
     here = await site()
     outcome = await here.call("hostile__shapeless", {"result": result})
     assert (outcome.state, outcome.error_code, outcome.result) == (
-        State.UNKNOWN,
+        InvocationState.UNKNOWN,
         "PROTOCOL_ERROR",
         None,
     )
@@ -171,7 +171,7 @@ async def test_database_outage_during_a_call_asks_for_a_repetition_only_if_nothi
 
 async def refused(here: Site, name: str, arguments: dict[str, Any], code: str) -> CallOutcome:
     outcome = await here.call(name, arguments)
-    assert (outcome.state, outcome.error_code) == (State.DENIED, code)
+    assert (outcome.state, outcome.error_code) == (InvocationState.DENIED, code)
     row, kinds = await recorded(outcome)
     assert kinds == ["call.denied"]
     assert row.dispatched_at is None
@@ -221,7 +221,9 @@ async def test_arguments_beside_the_pins_are_denied_and_those_within_run(site: M
     await db_call(pin)
     here = await site()
     await refused(here, "echo__echo", {"repo": "main"}, "DENIED")
-    assert (await here.call("echo__echo", {"repo": "docs", "more": 1})).state == State.SUCCEEDED
+    assert (
+        await here.call("echo__echo", {"repo": "docs", "more": 1})
+    ).state == InvocationState.SUCCEEDED
     assert (await here.call("echo__pid", {})).error_code == "NOT_FOUND"
 
 
@@ -229,10 +231,10 @@ async def test_a_grant_that_ran_out_after_the_list_was_made_no_longer_counts(
     site: Make, echo: Server
 ):
     here: Site = await site()
-    catalogue = here.engine.catalogue("default", "ann")
+    catalogue = here.engine.get_catalogue("default", "ann")
     past = tuple(replace(grant, expires_at=1.0) for grant in catalogue.agent.grants)
     stale = replace(catalogue, agent=replace(catalogue.agent, grants=past))
-    here.engine.catalogue = lambda *_: stale  # type: ignore[method-assign]
+    here.engine.get_catalogue = lambda *_: stale  # type: ignore[method-assign]
     await refused(here, "echo__echo", {}, "DENIED")
 
 
@@ -288,7 +290,7 @@ async def test_values_that_json_does_not_have_are_refused_and_still_recorded(
 async def test_odd_but_honest_values_pass_exactly(site: Make, echo: Server, value: Any):
     here: Site = await site()
     outcome = await here.call("echo__echo", {"v": value})
-    assert outcome.state == State.SUCCEEDED
+    assert outcome.state == InvocationState.SUCCEEDED
     assert here.sent()[0]["arguments"] == {"v": value}
     assert outcome.result is not None
     assert outcome.result["structuredContent"]["arguments"] == {"v": value}
@@ -299,7 +301,7 @@ async def test_a_lone_surrogate_is_refused_or_sent_but_never_lost(site: Make, ec
     here: Site = await site()
     outcome = await here.call("echo__echo", {"v": "\ud800"})
     row, _ = await recorded(outcome)
-    assert outcome.state in (State.DENIED, State.NOT_SENT)
+    assert outcome.state in (InvocationState.DENIED, InvocationState.NOT_SENT)
     assert here.sent() == []
     assert row.arguments == '{"v":"\\ud800"}'
 
@@ -314,7 +316,7 @@ async def test_an_answer_that_cannot_be_read_is_unknown(site: Make, live_db: Non
     await db_call(add_server, "hostile", tool("poison"))
     here = await site()
     outcome = await here.call("hostile__poison", {"kind": kind})
-    assert outcome.state == State.UNKNOWN
+    assert outcome.state == InvocationState.UNKNOWN
     await recorded(outcome)
 
 
@@ -323,7 +325,7 @@ async def test_half_a_character_in_an_answer_costs_that_character_only(site: Mak
     await db_call(add_server, "hostile", tool("poison"))
     here = await site()
     outcome = await here.call("hostile__poison", {"kind": "surrogate"})
-    assert outcome.state == State.SUCCEEDED
+    assert outcome.state == InvocationState.SUCCEEDED
     assert "\N{REPLACEMENT CHARACTER}" in str(outcome.result)
     await recorded(outcome)
 
@@ -335,7 +337,7 @@ async def test_an_odd_answer_is_recorded(site: Make, live_db: None, kind: str):
     await db_call(add_server, "hostile", tool("poison"))
     here = await site()
     outcome = await here.call("hostile__poison", {"kind": kind})
-    assert outcome.state == State.SUCCEEDED
+    assert outcome.state == InvocationState.SUCCEEDED
     row, _ = await recorded(outcome)
     assert row.result_bytes == len(row.result) > 10
 
@@ -349,7 +351,7 @@ def policy(outcome: Any) -> Callable[[Any], Decision]:
 
 @pytest.mark.one_database
 async def test_a_rule_that_denies_is_told_with_its_reason(site: Make, echo: Server):
-    outcome = await refused(await site(policy=policy(Outcome.DENY)), "echo__echo", {}, "DENIED")
+    outcome = await refused(await site(policy=policy(RuleOutcome.DENY)), "echo__echo", {}, "DENIED")
     assert "because" in outcome.message
 
 
@@ -426,7 +428,7 @@ async def test_an_oversize_answer_is_a_typed_error(site: Make, live_db: None):
     await db_call(add_server, "hostile", tool("big"), max_message_bytes=10_000)
     here = await site()
     outcome = await here.call("hostile__big", {"size": 50_000})
-    assert (outcome.state, outcome.error_code) == (State.UNKNOWN, "RESOURCE_LIMIT")
+    assert (outcome.state, outcome.error_code) == (InvocationState.UNKNOWN, "RESOURCE_LIMIT")
     await recorded(outcome)
 
 
@@ -447,7 +449,7 @@ async def test_a_timeout_after_sending_is_unknown(site: Make, live_db: None, jou
     here: Site = await site()
     await here.engine.pool.connect(server.pk)  # the time of a call is that of the start as well
     outcome = await here.call("slow__count", {"steps": 1000, "pause": 0.1})
-    assert (outcome.state, outcome.error_code) == (State.UNKNOWN, "TIMEOUT")
+    assert (outcome.state, outcome.error_code) == (InvocationState.UNKNOWN, "TIMEOUT")
     await here.until_sent()
     assert len(here.sent()) == 1
 
@@ -457,10 +459,10 @@ async def test_a_server_that_cannot_start_means_not_sent(site: Make, live_db: No
     await db_call(lambda: add_server("crash", tool("pid"), env={"FAKE_CRASH": "start"}))
     here = await site()
     outcome = await here.call("crash__pid")
-    assert (outcome.state, outcome.error_code) == (State.NOT_SENT, "CONNECTION_FAILED")
+    assert (outcome.state, outcome.error_code) == (InvocationState.NOT_SENT, "CONNECTION_FAILED")
     row, kinds = await recorded(outcome)
     assert kinds == ["call.dispatched", "call.not_sent"]
-    text = tool_result(outcome, legacy=False)["content"][0]["text"]
+    text = build_tool_result(outcome, legacy=False)["content"][0]["text"]
     assert text.startswith("NOT SENT (CONNECTION_FAILED): ")
     for said in (text, failure(outcome), row.reason):
         assert NOT_SENT in said
@@ -472,11 +474,11 @@ async def test_a_server_that_dies_in_the_call_leaves_it_unknown_and_the_next_cal
 ):
     await db_call(lambda: add_server("crash", tool("crash"), tool("pid"), **journal_env(journal)))
     here: Site = await site()
-    assert (await here.call("crash__pid")).state == State.SUCCEEDED
+    assert (await here.call("crash__pid")).state == InvocationState.SUCCEEDED
     outcome = await here.call("crash__crash")
-    assert (outcome.state, outcome.error_code) == (State.UNKNOWN, "CONNECTION_FAILED")
+    assert (outcome.state, outcome.error_code) == (InvocationState.UNKNOWN, "CONNECTION_FAILED")
     assert [sent["name"] for sent in here.sent()] == ["pid", "crash"]
-    told_so = tool_result(outcome, legacy=False)
+    told_so = build_tool_result(outcome, legacy=False)
     for said in (
         told_so["content"][0]["text"],
         told_so["structuredContent"]["remedy"],
@@ -487,7 +489,7 @@ async def test_a_server_that_dies_in_the_call_leaves_it_unknown_and_the_next_cal
     assert told_so["content"][0]["text"].startswith("OUTCOME UNKNOWN (CONNECTION_FAILED): ")
 
     async def works() -> bool:
-        return (await here.call("crash__pid")).state == State.SUCCEEDED
+        return (await here.call("crash__pid")).state == InvocationState.SUCCEEDED
 
     await until(works)
 
@@ -502,7 +504,7 @@ async def test_of_a_tool_that_is_confirmed_to_only_read_an_unknown_call_may_be_r
 
     await db_call(prepare)
     outcome = await (await site()).call("crash__crash")
-    assert outcome.state == State.UNKNOWN
+    assert outcome.state == InvocationState.UNKNOWN
     assert "only reads" in outcome.remedy
     assert "Do not repeat" not in outcome.remedy
 
@@ -518,9 +520,9 @@ async def test_only_a_tool_marked_idempotent_is_ever_sent_again(
 
     await db_call(prepare)
     here: Site = await site()
-    assert (await here.call("crash__pid")).state == State.SUCCEEDED
+    assert (await here.call("crash__pid")).state == InvocationState.SUCCEEDED
     outcome = await here.call("crash__crash")
-    assert outcome.state == State.UNKNOWN
+    assert outcome.state == InvocationState.UNKNOWN
     assert [sent["name"] for sent in here.sent()].count("crash") == times
 
 
@@ -591,9 +593,9 @@ async def test_a_stopping_engine_refuses_new_calls_and_lets_running_ones_end(
     await here.until_sent()
     stopping = asyncio.create_task(here.engine.stop())
     await asyncio.sleep(0)
-    with pytest.raises(Busy):
+    with pytest.raises(QueueFullError):
         await here.call("slow__count")
-    assert (await running).state == State.SUCCEEDED
+    assert (await running).state == InvocationState.SUCCEEDED
     await stopping
     await recorded(await running)
 
@@ -660,11 +662,11 @@ async def test_an_expired_grant_disappears_from_the_list_in_time(
 
     await db_call(expire)
     here: Site = await site()
-    assert here.engine.catalogue("default", "ann").entries
+    assert here.engine.get_catalogue("default", "ann").entries
     now = time.time()
     # and nothing has changed
     monkeypatch.setattr(engine, "time", SimpleNamespace(time=lambda: now + 3_600))
-    assert not here.engine.catalogue("default", "ann").entries
+    assert not here.engine.get_catalogue("default", "ann").entries
 
 
 # -- the database fails ----------------------------------------------------------------------------
@@ -710,13 +712,13 @@ async def test_what_cannot_be_recorded_is_not_sent_and_when_it_can_it_is(
     outage.on = True
     outcomes = await asyncio.gather(*(here.call("echo__echo", {"n": n}) for n in range(10, 30)))
     assert {(outcome.state, outcome.error_code) for outcome in outcomes} == {
-        (State.NOT_SENT, "NOT_RECORDED")
+        (InvocationState.NOT_SENT, "NOT_RECORDED")
     }
     refusal = await here.call("echo__absent")
-    assert (refusal.state, refusal.error_code) == (State.DENIED, "NOT_RECORDED")
+    assert (refusal.state, refusal.error_code) == (InvocationState.DENIED, "NOT_RECORDED")
     assert not any("hunter2" in outcome.message for outcome in outcomes)
     outage.on = False
-    assert (await here.call("echo__echo", {"n": 2})).state == State.SUCCEEDED
+    assert (await here.call("echo__echo", {"n": 2})).state == InvocationState.SUCCEEDED
     assert [sent["arguments"]["n"] for sent in here.sent()] == [1, 2]
 
 
@@ -734,8 +736,12 @@ async def test_an_end_that_cannot_be_recorded_is_told_to_be_late_and_recorded_on
     outage.on = True
     outage.after = 1
     outcome = await here.call("echo__echo", {"n": 2})
-    assert (outcome.state, bool(outcome.result), outcome.late) == (State.SUCCEEDED, True, True)
-    assert tool_result(outcome, legacy=False)["_meta"][RECORD_KEY] == RECORD_LATE
+    assert (outcome.state, bool(outcome.result), outcome.late) == (
+        InvocationState.SUCCEEDED,
+        True,
+        True,
+    )
+    assert build_tool_result(outcome, legacy=False)["_meta"][RECORD_KEY] == RECORD_LATE
     outage.on = False
 
     def read() -> Invocation:

@@ -16,12 +16,12 @@ import msgspec
 import pytest
 from django.db import OperationalError
 
-from mcpregistry.calls import placing
-from mcpregistry.calls.placing import STATE_IS_NEW
-from mcpregistry.db import database_now, db_call
-from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding, Unanswered
-from mcpregistry.domain.errors import Busy, ConnectionFailed, ToolRefused
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.calls import connection_placement
+from mcpregistry.calls.connection_placement import STATE_IS_NEW
+from mcpregistry.db import db_call, read_database_now
+from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding, HostUnansweredError
+from mcpregistry.domain.errors import ConnectionFailed, QueueFullError, ToolRefused
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.downstream.peers import client
 from mcpregistry.downstream.peers.channels import RemoteChannel
 from mcpregistry.downstream.peers.server import Handlers, PeerServer
@@ -99,7 +99,7 @@ async def test_a_server_that_died_between_calls_is_replaced_and_the_caller_is_to
     first, second = await processes(stdio_target("crash"))
     before = text_of(await first.call(server, "pid"))
     os.kill(int(before), signal.SIGKILL)
-    await until(lambda: not first.pool.sessions.holds(server.pk, SESSION))
+    await until(lambda: not first.pool.sessions.has_connection(server.pk, SESSION))
     caller = second if from_elsewhere else first
 
     async def pid() -> Any:
@@ -149,12 +149,12 @@ async def test_an_owner_whose_lease_has_run_out_is_replaced(
     before = await first.call(server, "pid")
     first.placement._renewed -= 60
     await db_call(
-        lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1))
+        lambda: SessionOwner.objects.update(lease_until=read_database_now() - timedelta(seconds=1))
     )
     after = await second.call(server, "pid")
     back = await first.call(server, "pid")
     assert text_of(before) != text_of(after) == text_of(back)
-    await until(lambda: not first.pool.sessions.holds(server.pk, SESSION))
+    await until(lambda: not first.pool.sessions.has_connection(server.pk, SESSION))
 
 
 async def test_former_owner_closes_its_connection_when_it_renews_its_leases_again(
@@ -165,17 +165,17 @@ async def test_former_owner_closes_its_connection_when_it_renews_its_leases_agai
     await first.call(server, "pid", session="ann/http:2")
     await db_call(
         lambda: SessionOwner.objects.filter(session=SESSION).update(
-            lease_until=database_now() - timedelta(seconds=1)
+            lease_until=read_database_now() - timedelta(seconds=1)
         )
     )
     await second.call(server, "pid")
     first.placement._renewed -= 60
-    monkeypatch.setattr(placing, "_RENEW_EVERY", 0.01)
+    monkeypatch.setattr(connection_placement, "_RENEW_EVERY", 0.01)
     first.placement._renewing.cancel()
     first.placement._renewing = asyncio.create_task(first.placement._renew())
-    await until(lambda: not first.pool.sessions.holds(server.pk, SESSION))
-    assert first.pool.sessions.holds(server.pk, "ann/http:2")
-    assert second.pool.sessions.holds(server.pk, SESSION)
+    await until(lambda: not first.pool.sessions.has_connection(server.pk, SESSION))
+    assert first.pool.sessions.has_connection(server.pk, "ann/http:2")
+    assert second.pool.sessions.has_connection(server.pk, SESSION)
 
 
 async def test_a_call_waits_while_its_owner_looks_whether_it_has_the_connection(
@@ -190,7 +190,7 @@ async def test_a_call_waits_while_its_owner_looks_whether_it_has_the_connection(
     def own_again() -> None:
         first.placement._server.handlers = handlers
 
-    asyncio.get_running_loop().call_later(5 * placing._PAUSE, own_again)
+    asyncio.get_running_loop().call_later(5 * connection_placement._PAUSE, own_again)
     assert text_of(await second.call(server, "pid")) == before[0] == before[1]
 
 
@@ -202,7 +202,7 @@ async def test_failure_of_the_database_for_one_lost_connection_does_not_keep_the
     for session in sessions:
         await first.call(server, "pid", session=session)
     await db_call(
-        lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1))
+        lambda: SessionOwner.objects.update(lease_until=read_database_now() - timedelta(seconds=1))
     )
     for session in sessions:
         await second.call(server, "pid", session=session)
@@ -217,20 +217,23 @@ async def test_failure_of_the_database_for_one_lost_connection_does_not_keep_the
         return is_owner(place, process)
 
     monkeypatch.setattr(placement, "is_owner", fail_for_the_second)
-    monkeypatch.setattr(placing, "_RENEW_EVERY", 0.01)
+    monkeypatch.setattr(connection_placement, "_RENEW_EVERY", 0.01)
     first.placement._renewed -= 60
     first.placement._renewing.cancel()
     first.placement._renewing = asyncio.create_task(first.placement._renew())
     await until(
         lambda: (
-            not any(first.pool.sessions.holds(server.pk, each) for each in (SESSION, "ann/http:3"))
+            not any(
+                first.pool.sessions.has_connection(server.pk, each)
+                for each in (SESSION, "ann/http:3")
+            )
         )
     )
     await until(lambda: asked.count("ann/http:2") > 1)
     # no call is made on it until it is known to be ours
-    assert not first.placement._holds((server.pk, "ann/http:2"))
+    assert not first.placement._has_lease((server.pk, "ann/http:2"))
     is_down = False
-    await until(lambda: not first.pool.sessions.holds(server.pk, "ann/http:2"))
+    await until(lambda: not first.pool.sessions.has_connection(server.pk, "ann/http:2"))
 
 
 async def test_end_of_a_session_closes_its_connection_in_the_process_that_has_it(
@@ -241,8 +244,8 @@ async def test_end_of_a_session_closes_its_connection_in_the_process_that_has_it
         await first.call(server, "pid", session=session)
         await second.call(server, "pid", session=session)
     second.placement.end_session("http:1")
-    await until(lambda: not first.pool.sessions.holds(server.pk, SESSION))
-    assert first.pool.sessions.holds(server.pk, "ann/http:2")
+    await until(lambda: not first.pool.sessions.has_connection(server.pk, SESSION))
+    assert first.pool.sessions.has_connection(server.pk, "ann/http:2")
 
 
 async def test_a_connection_that_is_closed_is_owned_by_nobody(
@@ -276,7 +279,7 @@ async def test_a_connection_that_is_being_given_up_takes_no_call(
         asked.append(handlers.owns(call))
         return asked[-1]
 
-    monkeypatch.setattr(placing, "db_call", slowly)
+    monkeypatch.setattr(connection_placement, "db_call", slowly)
     first.placement._server.handlers = msgspec.structs.replace(handlers, owns=owns)
     await first.pool.sessions.close(server.pk, SESSION)
     await releasing.wait()
@@ -286,7 +289,7 @@ async def test_a_connection_that_is_being_given_up_takes_no_call(
     await calling
     assert not asked[0]
     assert await db_call(lambda: SessionOwner.objects.get().process) == second.name
-    assert not first.pool.sessions.holds(server.pk, SESSION)
+    assert not first.pool.sessions.has_connection(server.pk, SESSION)
 
 
 @pytest.mark.parametrize("succeeds", [True, False])
@@ -342,7 +345,7 @@ async def test_questions_reach_the_host_of_the_call(
     async def person(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         asked.append((method, params["message"]))
         if not answers:
-            raise Unanswered("Nobody is here.")
+            raise HostUnansweredError("Nobody is here.")
         return {"action": "accept", "content": {"ok": True}}
 
     kinds = frozenset({"elicitation"})
@@ -384,10 +387,10 @@ async def test_without_an_answer_who_the_owner_is_nothing_is_sent(
         raise OperationalError("database is locked")
 
     with monkeypatch.context() as patched:
-        patched.setattr(placement, "claim", fails)
+        patched.setattr(placement, "claim_connection", fails)
         refused = await here.call("crash__pid")
-    assert (refused.state, refused.error_code) == (State.NOT_SENT, "UNAVAILABLE")
-    assert (await here.call("crash__pid")).state is State.SUCCEEDED
+    assert (refused.state, refused.error_code) == (InvocationState.NOT_SENT, "UNAVAILABLE")
+    assert (await here.call("crash__pid")).state is InvocationState.SUCCEEDED
 
 
 async def test_an_owner_that_does_not_answer_has_done_nothing(
@@ -403,12 +406,12 @@ async def test_an_owner_that_does_not_answer_has_done_nothing(
 
     stopped = await asyncio.start_unix_server(hears, str(tmp_path / "stopped"))
     await db_call(lambda: SessionOwner.objects.update(address=str(tmp_path / "stopped")))
-    with pytest.raises(Busy, match="does not answer"):
+    with pytest.raises(QueueFullError, match="does not answer"):
         await second.call(server, "pid")
     await until(lambda: heard)
     assert b'"go"' not in heard[0]
     await db_call(
-        lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1))
+        lambda: SessionOwner.objects.update(lease_until=read_database_now() - timedelta(seconds=1))
     )
     assert (await second.call(server, "pid"))["content"][0]["text"] == STATE_IS_NEW
     stopped.close()
@@ -426,7 +429,7 @@ async def test_a_call_of_an_owner_that_has_lost_its_lease_is_not_waited_for(
     )
     await sent.wait()
     await db_call(
-        lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1))
+        lambda: SessionOwner.objects.update(lease_until=read_database_now() - timedelta(seconds=1))
     )
     with pytest.raises(ConnectionFailed, match="does not answer") as failed:
         await calling
@@ -458,7 +461,7 @@ class Heard:
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         if method == "never":
-            raise Unanswered("Nobody is here.")
+            raise HostUnansweredError("Nobody is here.")
         return {"roots": [{"uri": f"file:///{method}/{params['n']}"}]}
 
     def log(self, server: str, line: Mapping[str, Any]) -> None:
@@ -471,21 +474,21 @@ class Heard:
 async def test_a_host_is_reached_between_its_calls_from_another_process(processes: Start) -> None:
     first, second = await processes(stdio_target("crash"))
     channel = Heard()
-    told = first.placement.pack(Forwarding(channel=channel))
+    told = first.placement.pack_local_host(Forwarding(channel=channel))
     remote = RemoteChannel(told.address, told.channel, second.placement.connections)
     assert await remote.ask("roots/list", {"n": 1}) == {"roots": [{"uri": "file:///roots/list/1"}]}
-    with pytest.raises(Unanswered, match="Nobody is here"):
+    with pytest.raises(HostUnansweredError, match="Nobody is here"):
         await remote.ask("never", {})
     remote.log("lab", {"data": "x"})
     remote.complete("e1")
     said = channel.said
     await until(lambda: len(said) == 2)
     assert said == [("log", "lab", {"data": "x"}), ("complete", "e1")]
-    assert first.placement.pack(NOTHING).channel == ""
+    assert first.placement.pack_local_host(NOTHING).channel == ""
     del channel
     gc.collect()
     for address in (told.address, second.placement._us.address, "/nowhere"):
-        with pytest.raises(Unanswered, match="has ended"):
+        with pytest.raises(HostUnansweredError, match="has ended"):
             await RemoteChannel(address, told.channel, second.placement.connections).ask(
                 "roots/list", {"n": 1}
             )
@@ -494,7 +497,7 @@ async def test_a_host_is_reached_between_its_calls_from_another_process(processe
 async def test_few_owners_elsewhere_are_remembered(
     processes: Start, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placing, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(connection_placement, "MOST_REMEMBERED", 3)
     first, second = await processes(stdio_target("crash"))
     own = text_of(await second.call(server, "pid", session="ann/own"))
     for number in range(5):

@@ -16,14 +16,14 @@ import pytest
 from django.conf import settings
 
 from controlplane import doctor
-from mcpregistry.calls import placing
-from mcpregistry.calls.placing import STATE_IS_NEW
-from mcpregistry.db import database_now, db_call
-from mcpregistry.domain.errors import Busy
+from mcpregistry.calls import connection_placement
+from mcpregistry.calls.connection_placement import STATE_IS_NEW
+from mcpregistry.db import db_call, read_database_now
+from mcpregistry.domain.errors import QueueFullError
 from mcpregistry.downstream.peers import sockets, tls_listener
-from mcpregistry.downstream.peers.connections import connected
+from mcpregistry.downstream.peers.connections import connect_to_process
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
-from mcpregistry.downstream.peers.sockets import Host, identify
+from mcpregistry.downstream.peers.sockets import PeerAddress, identify
 from mcpregistry.downstream.peers.tls_listener import TLSListener
 from mcpregistry.models import Server, SessionOwner
 from tests.calls.processes import Start, text_of
@@ -61,7 +61,7 @@ async def listening(heard: list[Any]) -> tuple[TLSListener, str]:
         write_frame(writer, {"yes": True})
         writer.close()
 
-    server, address = await sockets.listen(Host("127.0.0.1"), accept)
+    server, address = await sockets.listen(PeerAddress("127.0.0.1"), accept)
     assert isinstance(server, TLSListener)
     return server, address
 
@@ -74,7 +74,7 @@ async def test_machines_share_a_sessions_connection_and_the_next_owner_says_that
     pids = {text_of(await each.call(server, "pid")) for each in (first, second, third)}
     owner = await db_call(SessionOwner.objects.get)
     assert len(pids) == 1
-    assert (owner.machine, owner.process) == (placing.ALL_MACHINES, first.name)
+    assert (owner.machine, owner.process) == (connection_placement.ALL_MACHINES, first.name)
     assert owner.address.startswith("127.0.1.1:")
     await first.die()
     after = [await each.call(server, "pid") for each in (second, third)]
@@ -91,7 +91,7 @@ async def test_a_process_at_the_address_of_a_dead_one_shows_that_it_is_dead(
     await first.call(server, "pid")
     await first.die()
     await db_call(lambda: SessionOwner.objects.update(address=third.placement.address))
-    monkeypatch.setattr(placing, "_REFUSALS", 1_000)
+    monkeypatch.setattr(connection_placement, "_REFUSALS", 1_000)
     assert (await second.call(server, "pid"))["content"][0]["text"] == STATE_IS_NEW
 
 
@@ -105,10 +105,12 @@ async def test_a_machine_that_cannot_be_reached_is_replaced_when_its_lease_ends(
     with socket.create_server(("127.0.1.9", 0)) as mute:  # takes connections, and says nothing
         away = f"127.0.1.9:{mute.getsockname()[1]}"
         await db_call(lambda: SessionOwner.objects.update(address=away))
-        with pytest.raises(Busy, match="cannot be reached"):
+        with pytest.raises(QueueFullError, match="cannot be reached"):
             await second.call(server, "pid")
         await db_call(
-            lambda: SessionOwner.objects.update(lease_until=database_now() - timedelta(seconds=1))
+            lambda: SessionOwner.objects.update(
+                lease_until=read_database_now() - timedelta(seconds=1)
+            )
         )
         monkeypatch.undo()
         assert (await second.call(server, "pid"))["content"][0]["text"] == STATE_IS_NEW
@@ -121,7 +123,7 @@ async def test_a_machine_with_other_keys_is_refused_and_told_why(
     first, second = await processes(stdio_target("crash"))
     before = text_of(await first.call(server, "pid"))
     identify([NEW])
-    with pytest.raises(Busy, match="do not accept") as refused:
+    with pytest.raises(QueueFullError, match="do not accept") as refused:
         await second.call(server, "pid")
     assert "SLIPSNISSE_KEYS" in refused.value.remedy
     identify(settings.SLIPSNISSE_KEYS.values())
@@ -220,23 +222,23 @@ async def test_nothing_is_sent_to_who_has_no_key_of_the_site() -> None:
     identify([NEW])
     server, address = await listening(heard)
     identify([OLD])
-    with pytest.raises(Busy, match="do not accept"):
-        async with connected(address):
+    with pytest.raises(QueueFullError, match="do not accept"):
+        async with connect_to_process(address):
             pass
     assert heard == []
     server.close()
 
 
 def test_each_process_makes_the_same_certificate_of_a_key() -> None:
-    assert sockets._certificate(OLD) == sockets._certificate(OLD)
-    assert sockets._certificate(OLD)[0] != sockets._certificate(NEW)[0]
+    assert sockets._make_certificate(OLD) == sockets._make_certificate(OLD)
+    assert sockets._make_certificate(OLD)[0] != sockets._make_certificate(NEW)[0]
 
 
 async def test_processes_of_a_machine_take_the_ports_in_turn_and_say_if_there_is_none() -> None:
     identify([OLD])
     with socket.create_server(("127.0.1.8", 0)) as taken:
         first = taken.getsockname()[1]
-        place = Host("127.0.1.8", first, first)
+        place = PeerAddress("127.0.1.8", first, first)
         with pytest.raises(OSError, match="in use"):
             await sockets.listen(place, lambda *_: None)
         server, address = await sockets.listen(replace(place, last=first + 20), lambda *_: None)
@@ -253,7 +255,8 @@ async def test_doctor_connects_to_the_processes_and_warns_of_machines_apart(
 
     async def found() -> list[tuple[bool, str]]:
         return [
-            (each.ok, each.what) for each in await asyncio.to_thread(lambda: [*doctor._machines()])
+            (each.ok, each.what)
+            for each in await asyncio.to_thread(lambda: [*doctor._check_machines()])
         ]
 
     assert await found() == []
@@ -265,7 +268,7 @@ async def test_doctor_connects_to_the_processes_and_warns_of_machines_apart(
     monkeypatch.setattr(settings, "PEER_ADDRESS", None)
     await db_call(lambda: SessionOwner.objects.update(machine="a"))
     other = {"machine": "b", "session": "x", "process": "web@b:1", "address": "/x"}
-    later = database_now() + timedelta(minutes=1)
+    later = read_database_now() + timedelta(minutes=1)
     await db_call(
         lambda: SessionOwner.objects.create(server=server, lease_until=later, since=later, **other)
     )

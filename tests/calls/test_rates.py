@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from mcpregistry.calls.rates import NotCounted, RateLimited, Rates
+from mcpregistry.calls.rates import CallRates, NotCountedError, RateLimitedError
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.rates import allotment
-from mcpregistry.domain.specs import AgentSpec
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.rates import compute_allotment
+from mcpregistry.domain.snapshot_specs import AgentSpec
 from mcpregistry.models import Agent, RateLevel
 from mcpregistry.services.access import agents
 from mcpregistry.services.budgets import rates
@@ -31,18 +31,18 @@ PROCESSES = 3
 _CHILD = """
 import asyncio, json, sys, time, django
 django.setup()
-from mcpregistry.calls.rates import RateLimited, Rates
-from mcpregistry.domain.specs import AgentSpec
+from mcpregistry.calls.rates import CallRates, RateLimitedError
+from mcpregistry.domain.snapshot_specs import AgentSpec
 
 async def main():
-    agent, held = AgentSpec(int(sys.argv[1]), "ann", frozenset(), int(sys.argv[2]), ()), Rates()
+    agent, held = AgentSpec(int(sys.argv[1]), "ann", frozenset(), int(sys.argv[2]), ()), CallRates()
     sys.stdin.readline()
     began, steady, made, refused = time.time(), time.monotonic(), 0, 0
     while time.monotonic() - steady < 2 or not refused:  # on a busy machine until there is nothing left
         try:
             await held.take(agent)
             made += 1
-        except RateLimited:
+        except RateLimitedError:
             refused += 1
             await asyncio.sleep(0.02)
     print(json.dumps([made, began, time.time()]), flush=True)
@@ -55,12 +55,12 @@ def spec(limit: int | None, agent: int = 1) -> AgentSpec:
     return AgentSpec(agent, "ann", frozenset(), limit, ())
 
 
-async def allowed(held: Rates, who: AgentSpec, times: int = 1) -> list[bool]:
+async def allowed(held: CallRates, who: AgentSpec, times: int = 1) -> list[bool]:
     found = []
     for _ in range(times):
         try:
             await held.take(who)
-        except RateLimited:
+        except RateLimitedError:
             found.append(False)
         else:
             found.append(True)
@@ -93,7 +93,7 @@ def test_three_processes_make_together_what_one_agent_may(
     assert made <= LIMIT + refilled + 1, (
         "nobody held anything before, so nothing goes beyond the bucket"
     )
-    assert made >= LIMIT + 2 * LIMIT / 60 - PROCESSES * (allotment(LIMIT) + 2), (
+    assert made >= LIMIT + 2 * LIMIT / 60 - PROCESSES * (compute_allotment(LIMIT) + 2), (
         "nor is what one holds lost to all"
     )
 
@@ -102,14 +102,14 @@ async def test_a_process_asks_the_database_once_for_an_allotment_and_a_call_that
     ann: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    real = rates.lease
+    real = rates.lease_calls
 
     def lease(**given: Any) -> Any:
         asked.append(given["wanted"])
         return real(**given)
 
-    monkeypatch.setattr(rates, "lease", lease)
-    held = Rates()
+    monkeypatch.setattr(rates, "lease_calls", lease)
+    held = CallRates()
     who = spec(2_000, ann)
     assert await allowed(held, who, 99) == [True] * 99
     assert asked == [100]
@@ -128,14 +128,14 @@ async def test_who_is_refused_asks_nobody_until_there_is_something_and_calls_tha
     ann: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    real = rates.lease
+    real = rates.lease_calls
 
     def lease(**given: Any) -> Any:
         asked.append(given["wanted"])
         return real(**given)
 
-    monkeypatch.setattr(rates, "lease", lease)
-    held = Rates()
+    monkeypatch.setattr(rates, "lease_calls", lease)
+    held = CallRates()
     who = spec(2, ann)
     began = time.monotonic()
     found = await asyncio.gather(*(allowed(held, who) for _ in range(40)))
@@ -144,7 +144,7 @@ async def test_who_is_refused_asks_nobody_until_there_is_something_and_calls_tha
     said = (
         r"2 calls per minute, counted over all endpoints and processes\. Try again in (\d+) seconds"
     )
-    with pytest.raises(RateLimited, match=said) as caught:
+    with pytest.raises(RateLimitedError, match=said) as caught:
         await held.take(who)
     found_in = re.search(said, str(caught.value))
     assert found_in
@@ -152,17 +152,17 @@ async def test_who_is_refused_asks_nobody_until_there_is_something_and_calls_tha
 
 
 async def test_no_limit_asks_nobody_and_zero_means_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "lease", None)
-    assert await allowed(Rates(), spec(None), 1000) == [True] * 1000
-    with pytest.raises(RateLimited, match=r"rate limit is 0\. Ask the operator"):
-        await Rates().take(spec(0))
+    monkeypatch.setattr(rates, "lease_calls", None)
+    assert await allowed(CallRates(), spec(None), 1000) == [True] * 1000
+    with pytest.raises(RateLimitedError, match=r"rate limit is 0\. Ask the operator"):
+        await CallRates().take(spec(0))
 
 
 async def test_a_lower_limit_counts_at_once(ann: int) -> None:
-    held = Rates()
+    held = CallRates()
     await held.take(spec(100, ann))
     made = (await allowed(held, spec(2, ann), 5)).count(True)
-    assert made <= 2 + allotment(2)
+    assert made <= 2 + compute_allotment(2)
 
 
 @pytest.mark.fault
@@ -176,11 +176,11 @@ async def test_what_the_database_does_not_count_is_not_sent_and_recorded_as_refu
     def fails(**_: Any) -> None:
         raise OperationalError("hunter2")
 
-    monkeypatch.setattr(rates, "lease", fails)
+    monkeypatch.setattr(rates, "lease_calls", fails)
     outcome = await here.call("echo__echo")
     assert (outcome.state, outcome.error_code, "hunter2" in outcome.message) == (
-        State.DENIED,
-        NotCounted.code,
+        InvocationState.DENIED,
+        NotCountedError.code,
         False,
     )
     assert here.sent() == []

@@ -19,13 +19,13 @@ from django.db import IntegrityError, OperationalError, connection, connections
 
 from mcpregistry.calls.recording import ledger
 from mcpregistry.calls.recording import recorder as module
-from mcpregistry.calls.recording.errors import EndedOtherwise, NotRecorded
+from mcpregistry.calls.recording.errors import EndedOtherwiseError, NotRecordedError
 from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.db import db_call
-from mcpregistry.domain.errors import Busy
+from mcpregistry.domain.errors import QueueFullError
 from mcpregistry.models import AuditEntry, Invocation
 from mcpregistry.services.records import audit, chains, sql
-from mcpregistry.services.records.audit import Fact
+from mcpregistry.services.records.audit import AuditFact
 from tests import forkserver
 from tests.logs import logged
 from tests.waiting import HANG_LIMIT
@@ -67,8 +67,8 @@ def end(number: int, **facts: Any) -> dict[str, Any]:
     } | facts
 
 
-def fact(number: int, kind: str, **facts: Any) -> Fact:
-    return Fact(kind, "ann", f"call:{number:032x}", facts)
+def fact(number: int, kind: str, **facts: Any) -> AuditFact:
+    return AuditFact(kind, "ann", f"call:{number:032x}", facts)
 
 
 async def begin(recorder: Recorder, number: int, **facts: Any) -> None:
@@ -115,7 +115,7 @@ def states() -> dict[str, str]:
 
 
 def verified() -> bool:
-    return list(chains.verify()) == []
+    return list(chains.verify_chains()) == []
 
 
 def writers() -> list[str]:
@@ -231,9 +231,9 @@ async def test_an_end_counts_only_for_a_call_that_is_out_and_for_its_own_fence(r
     here = recorder()
     await begin(here, 1, state="denied", finished_at=datetime.now(UTC))
     await begin(here, 2, fence=5)
-    with pytest.raises(EndedOtherwise):
+    with pytest.raises(EndedOtherwiseError):
         await finish(here, 1)
-    with pytest.raises(EndedOtherwise):
+    with pytest.raises(EndedOtherwiseError):
         await finish(here, 2, fence=4)
     assert sorted(states().values()) == ["denied", "dispatched"]
     await finish(here, 2, fence=5)
@@ -278,7 +278,7 @@ async def test_a_bad_row_stands_alone(recorder: Make, bad: dict[str, Any]):
         *good[:15], begin(here, 99, **bad), *good[15:], return_exceptions=True
     )
     failed = [outcome for outcome in outcomes if outcome is not None]
-    assert [type(outcome) for outcome in failed] == [NotRecorded]
+    assert [type(outcome) for outcome in failed] == [NotRecordedError]
     assert len(states()) == 31
     await begin(here, 100)
     assert await db_call(verified)
@@ -304,7 +304,7 @@ async def test_a_database_that_fails_closes_the_gate_and_opens_it_again(
     await asyncio.sleep(0)
     come.set()
     outcomes = await asyncio.gather(*begun, return_exceptions=True)
-    assert {type(outcome) for outcome in outcomes} == {NotRecorded}
+    assert {type(outcome) for outcome in outcomes} == {NotRecordedError}
     assert len(tries) <= 3  # once for each batch, not once for each row
     monkeypatch.setitem(ledger.BACKENDS, connection.vendor, real)
     await begin(here, 2)
@@ -364,7 +364,7 @@ async def test_a_locked_database_is_waited_for_and_then_refused(
             outcomes = await asyncio.wait_for(
                 asyncio.gather(*waiting, return_exceptions=True), HANG_LIMIT
             )
-            assert {type(outcome) for outcome in outcomes} == {NotRecorded}
+            assert {type(outcome) for outcome in outcomes} == {NotRecordedError}
             assert {entry["code"] for entry in entries if entry["event"] == "recorder.failed"} == {
                 "SQLITE_BUSY"
             }
@@ -411,7 +411,7 @@ async def test_a_full_disk_means_not_recorded_and_space_means_recorded_again(
     outcomes = await asyncio.gather(
         *(begin(here, n, arguments=big) for n in range(10, 20)), return_exceptions=True
     )
-    assert {type(outcome) for outcome in outcomes} == {NotRecorded}
+    assert {type(outcome) for outcome in outcomes} == {NotRecordedError}
     full = False
     await begin(here, 2, arguments=big)
     assert len(states()) == 2
@@ -439,7 +439,7 @@ async def test_a_full_queue_answers_busy_at_once_but_takes_every_end(
     gate.set()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     await ending
-    assert {type(outcome) for outcome in outcomes} == {type(None), Busy}
+    assert {type(outcome) for outcome in outcomes} == {type(None), QueueFullError}
     assert len(states()) == 1 + outcomes.count(None)
     assert states()[f"{1:032x}"] == "succeeded"
 
@@ -454,7 +454,7 @@ async def test_what_was_put_before_close_is_written_and_what_comes_after_is_refu
     await asyncio.get_running_loop().run_in_executor(None, here.close)
     await asyncio.gather(*tasks)
     assert len(states()) == 200
-    with pytest.raises(NotRecorded, match="shutting down"):
+    with pytest.raises(NotRecordedError, match="shutting down"):
         await begin(here, 999)
     kinds = await db_call(
         lambda: list(AuditEntry.objects.order_by("seq").values_list("kind", flat=True))
@@ -473,7 +473,7 @@ async def test_nobody_waits_for_ever_when_calls_and_close_race(live_db: None):
                 try:
                     await begin(here, turn * 100 + number)
                     kept += 1
-                except NotRecorded:
+                except NotRecordedError:
                     break
             await closing
         assert sum(key.startswith(f"{turn:03}") for key in map(_short, states())) == kept
@@ -608,7 +608,7 @@ def test_a_process_killed_in_the_middle_leaves_whole_chains_and_everything_it_ac
 
 def test_the_statements_write_every_column_of_the_models():
     assert set(ledger.INSERT_COLUMNS) == {f.column for f in Invocation._meta.local_concrete_fields}
-    assert {*audit.Entry._fields, "id"} == {
+    assert {*audit.AuditRow._fields, "id"} == {
         f.column for f in AuditEntry._meta.local_concrete_fields
     }
 
@@ -617,4 +617,4 @@ def test_the_statements_write_every_column_of_the_models():
     "at", [datetime(2026, 11, 22, 9, 5, 7, tzinfo=UTC), datetime(2026, 1, 2, 3, 4, 5, 6, UTC), None]
 )
 def test_moments_are_written_as_django_writes_them(db: None, at: datetime | None) -> None:
-    assert sql.moment(at) == connection.ops.adapt_datetimefield_value(at)
+    assert sql.adapt_moment(at) == connection.ops.adapt_datetimefield_value(at)

@@ -12,10 +12,10 @@ import pytest
 from django.contrib.auth.models import User
 
 from mcpregistry.calls import pipeline
-from mcpregistry.calls.call import CallOutcome, CallRequest, Host
+from mcpregistry.calls.call import CallHost, CallOutcome, CallRequest
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Conflict, Denied
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Invocation, PolicyRule, Server
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.approvals import votes
@@ -37,7 +37,7 @@ async def refused(
     call = calling(here, arguments)
     (request,) = await held()
     await vote(bob, False, reason="not on a Friday")
-    assert (await call).state is State.REJECTED
+    assert (await call).state is InvocationState.REJECTED
     return request
 
 
@@ -64,7 +64,7 @@ async def test_the_identical_call_gets_the_refusal_and_nobody_is_asked(
         await there.call("echo__echo", {"n": 1}),
     ):
         assert (again.state, again.error_code, again.message, again.ticket) == (
-            State.REJECTED,
+            InvocationState.REJECTED,
             "REJECTED",
             SAID,
             None,
@@ -86,22 +86,22 @@ async def test_another_endpoint_is_no_way_around_it_and_another_agent_is_another
     def prepare() -> None:
         agents.save_endpoint(endpoint=Endpoint(slug="other"), actor=ACTOR)
         agent = agents.save_agent(agent=Agent(slug="eve"), actor=ACTOR)
-        grants.grant(agent=agent, server=Server.objects.get(slug="echo"), actor=ACTOR)
+        grants.grant_access(agent=agent, server=Server.objects.get(slug="echo"), actor=ACTOR)
 
     await db_call(prepare)
     here: Site = await site()
     await refused(here, bob)
 
     async def call(endpoint: str, agent: str) -> CallOutcome:
-        host = Host(name="x", transport="rest", hold=0.0)
-        catalogue = here.engine.catalogue(endpoint, agent)
+        host = CallHost(name="x", transport="rest", hold=0.0)
+        catalogue = here.engine.get_catalogue(endpoint, agent)
         return await here.engine.call(
             CallRequest(catalogue, "echo__echo", {"n": 1}, "http", host=host)
         )
 
     assert (await call("other", "ann")).message == SAID
     asked = await call("other", "eve")
-    assert asked.state is State.PENDING
+    assert asked.state is InvocationState.PENDING
     assert asked.ticket is not None
     await here.engine.approvals.cancel(asked.ticket, "enough")
 
@@ -112,9 +112,9 @@ async def test_a_host_that_takes_tasks_is_refused_as_well(
     here: Site = await site()
     await refused(here, bob)
     again = await here.call(
-        "echo__echo", {"n": 1}, host=Host(name="x", transport="http", tasks=True)
+        "echo__echo", {"n": 1}, host=CallHost(name="x", transport="http", tasks=True)
     )
-    assert (again.state, again.message, again.ticket) == (State.REJECTED, SAID, None)
+    assert (again.state, again.message, again.ticket) == (InvocationState.REJECTED, SAID, None)
 
 
 def _long_ago() -> None:
@@ -142,10 +142,12 @@ async def test_who_may_decide_takes_it_back_and_the_refused_call_stays_refused(
 ) -> None:
     here: Site = await site()
     request = await refused(here, bob)
-    assert (await here.call("echo__echo", {"n": 1})).state is State.REJECTED
+    assert (await here.call("echo__echo", {"n": 1})).state is InvocationState.REJECTED
     await db_call(votes.lift_refusal, request_id=request.pk, user=bob)
     await asks(here)
-    assert (await db_call(Invocation.objects.get, pk=request.call_id)).state == State.REJECTED
+    assert (
+        await db_call(Invocation.objects.get, pk=request.call_id)
+    ).state == InvocationState.REJECTED
     assert here.sent() == []
 
 
@@ -153,13 +155,13 @@ async def test_who_was_told_to_come_back_is_not_given_a_refusal_that_was_taken_b
     site: Make, asking: Server, bob: User
 ) -> None:
     here: Site = await site()
-    away = Host(name="x", transport="rest", hold=0.0)
-    assert (await here.call("echo__echo", {"n": 1}, host=away)).state is State.PENDING
+    away = CallHost(name="x", transport="rest", hold=0.0)
+    assert (await here.call("echo__echo", {"n": 1}, host=away)).state is InvocationState.PENDING
     (request,) = await held()
     await vote(bob, False, reason="not on a Friday")
     await db_call(votes.lift_refusal, request_id=request.pk, user=bob)
     again = await here.call("echo__echo", {"n": 1}, host=away)
-    assert again.state is State.PENDING
+    assert again.state is InvocationState.PENDING
     assert again.ticket is not None
     assert again.ticket.id != request.pk
     await here.engine.approvals.cancel(again.ticket, "enough")
@@ -190,24 +192,28 @@ async def test_a_rule_and_a_permit_lift_it(site: Make, asking: Server, bob: User
     await vote(
         bob, permit=PermitWish(until=datetime.now(UTC) + timedelta(hours=1), uses=1, pins={"n": 1})
     )
-    assert (await other).state is State.SUCCEEDED
+    assert (await other).state is InvocationState.SUCCEEDED
     # the permit is used up now
-    assert (await permitted(here, {"n": 1, "note": "a"})).state is State.SUCCEEDED
-    assert (await here.call("echo__echo", {"n": 1, "note": "a"})).state is State.REJECTED
+    assert (await permitted(here, {"n": 1, "note": "a"})).state is InvocationState.SUCCEEDED
+    assert (await here.call("echo__echo", {"n": 1, "note": "a"})).state is InvocationState.REJECTED
     await db_call(PolicyRule.objects.create, name="let it", outcome="allow")
     await db_call(here.engine.live.refresh)
-    assert (await here.call("echo__echo", {"n": 1, "note": "a"})).state is State.SUCCEEDED
+    assert (await here.call("echo__echo", {"n": 1, "note": "a"})).state is InvocationState.SUCCEEDED
 
 
 async def test_who_keeps_asking_fills_no_disk_and_is_answered_more_slowly(
     site: Make, asking: Server, bob: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[int] = []
-    monkeypatch.setattr(pipeline, "pause_after", lambda repeats: pauses.append(repeats) or 0.0)
+    monkeypatch.setattr(
+        pipeline, "compute_repeat_pause", lambda repeats: pauses.append(repeats) or 0.0
+    )
     here: Site = await site()
     await refused(here, bob)
     outcomes = [await here.call("echo__echo", {"n": 1}) for _ in range(20)]
-    assert {(outcome.state, outcome.message) for outcome in outcomes} == {(State.REJECTED, SAID)}
+    assert {(outcome.state, outcome.message) for outcome in outcomes} == {
+        (InvocationState.REJECTED, SAID)
+    }
     assert len({outcome.invocation_id for outcome in outcomes}) == 1, (
         "whoever was refused finds a record of it"
     )
@@ -224,6 +230,6 @@ async def test_who_keeps_asking_fills_no_disk_and_is_answered_more_slowly(
 
 
 def test_the_pause_grows_and_is_bounded() -> None:
-    pauses = [pipeline.pause_after(repeats) for repeats in range(8)]
+    pauses = [pipeline.compute_repeat_pause(repeats) for repeats in range(8)]
     assert pauses == [0, 0.25, 0.5, 1, 2, 2, 2, 2]
-    assert pipeline.pause_after(10**9) == 2
+    assert pipeline.compute_repeat_pause(10**9) == 2

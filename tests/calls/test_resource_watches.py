@@ -16,11 +16,11 @@ from mcpregistry.calls.resource_watches import ResourceWatches
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.forwarding import Forwarding
 from mcpregistry.domain.errors import ToolRefused
-from mcpregistry.downstream.peers.neighbours import announce, neighbours_of
-from mcpregistry.downstream.peers.sockets import Host
-from mcpregistry.downstream.pool.watching import Opener
+from mcpregistry.downstream.peers.neighbours import announce, list_neighbours
+from mcpregistry.downstream.peers.sockets import PeerAddress
+from mcpregistry.downstream.pool.resource_subscriptions import Opener
 from mcpregistry.models import Server, SessionOwner, SiteProcess
-from mcpregistry.services.upkeep.processes import renew
+from mcpregistry.services.upkeep.processes import renew_process_lease
 from tests.calls.conftest import add_server
 from tests.calls.processes import SESSION, Process, text_of
 from tests.fakes.targets import stdio_target
@@ -37,7 +37,9 @@ class Watching(Process):
 
     def __init__(self, number: int, folder: Path, target: Any, *, is_alone: bool = False) -> None:
         super().__init__(
-            number, Host(f"127.0.1.{number}") if is_alone else folder / f"{number}.sock", target
+            number,
+            PeerAddress(f"127.0.1.{number}") if is_alone else folder / f"{number}.sock",
+            target,
         )
         self._marker = (
             folder / f"machine-{number}" if is_alone else folder
@@ -49,7 +51,7 @@ class Watching(Process):
     async def start(self) -> None:
         await super().start()
         if self._is_alone:
-            await db_call(renew, self.name, self.name, self.placement.address)
+            await db_call(renew_process_lease, self.name, self.name, self.placement.address)
         await self.watches.start(self._marker)
 
     async def stop(self) -> None:
@@ -92,7 +94,7 @@ async def start(
     live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Start]:
     monkeypatch.setattr("mcpregistry.downstream.peers.neighbours.is_alive", lambda pid: True)
-    monkeypatch.setattr("mcpregistry.downstream.pool.watching.RETRY_FIRST", 0.05)
+    monkeypatch.setattr("mcpregistry.downstream.pool.resource_subscriptions.RETRY_FIRST", 0.05)
     made: list[Watching] = []
 
     async def one_more(era: str, program: str = "talkative", *, is_alone: bool = False) -> Watching:
@@ -152,7 +154,7 @@ async def test_a_second_host_opens_no_second_stream_at_a_modern_server(
 ) -> None:
     process = await start("modern")
     ends = [await process.watch(server) for _ in range(3)]
-    connection = process.pool.sessions.all()[0].connection
+    connection = process.pool.sessions.list_slots()[0].connection
     assert connection is not None
     streams: list[object] = []
     client = connection._client
@@ -160,7 +162,7 @@ async def test_a_second_host_opens_no_second_stream_at_a_modern_server(
     client.listen = lambda **options: streams.append(options) or listen(**options)
     for end in ends[1:]:
         end()
-    followers = process.pool.watches.of(server.pk, SESSION)._followers
+    followers = process.pool.watches.get_watched(server.pk, SESSION)._followers
     await until(lambda: not any(each.changed.is_set() for each in followers))
     ends.append(await process.watch(server))
     await process.watch(server, uri="repo://me/issues/7")
@@ -212,10 +214,10 @@ async def test_changes_of_a_shared_server_are_heard_from_other_machines(
     """Also those of a machine that starts later, and whose addresses are known to the database
     alone."""
     first = await start("legacy", is_alone=True)
-    assert await first.watches.neighbours() == []
+    assert await first.watches.list_neighbours() == []
     await first.watch(server, "")
     later = await start("legacy", is_alone=True)
-    assert await later.watches.neighbours() == [first.placement.address]
+    assert await later.watches.list_neighbours() == [first.placement.address]
     await until(lambda: watched_by_others(later, server))
     await first.hears_touch_by(later, server, "")
 
@@ -225,9 +227,9 @@ async def test_processes_on_other_machines_are_remembered_while_the_database_fai
 ) -> None:
     first, second = [await start("legacy", is_alone=True) for _ in range(2)]
     monkeypatch.setattr("mcpregistry.calls.resource_watches.KNOWN_SECONDS", 0.0)
-    assert await first.watches.neighbours() == [second.placement.address]
+    assert await first.watches.list_neighbours() == [second.placement.address]
     monkeypatch.setattr(SiteProcess.objects, "filter", fail)
-    assert await first.watches.neighbours() == [second.placement.address]
+    assert await first.watches.list_neighbours() == [second.placement.address]
 
 
 def fail(**_: Any) -> None:
@@ -235,7 +237,7 @@ def fail(**_: Any) -> None:
 
 
 def watched_by_others(process: Watching, server: Server) -> bool:
-    return URI in process.pool.watches.of(server.pk).wanted
+    return URI in process.pool.watches.get_watched(server.pk).wanted
 
 
 async def test_a_process_that_dies_leaves_no_watch_at_others(start: Start, server: Server) -> None:
@@ -255,20 +257,20 @@ async def test_a_shared_server_is_not_started_for_watches_of_others(
     first, second = [await start("legacy") for _ in range(2)]
     await second.watch(server, "")
     assert watched_by_others(first, server)
-    assert first.pool.states() == {}
+    assert first.pool.list_states() == {}
 
 
 async def test_the_end_of_a_session_ends_its_watches(start: Start, server: Server) -> None:
     first, second = [await start("legacy") for _ in range(2)]
     await first.call(server, "count")
     await second.watch(server)
-    watched = [each.pool.watches.of(server.pk, SESSION) for each in (first, second)]
+    watched = [each.pool.watches.get_watched(server.pk, SESSION) for each in (first, second)]
     for each in (first, second):
         each.placement.end_session("http:1")
     await until(lambda: all(each.keeper is not None and each.keeper.done() for each in watched))
-    await until(lambda: not first.pool.sessions.all())
+    await until(lambda: not first.pool.sessions.list_slots())
     assert [each.wanted for each in watched] == [{}, {}]
-    assert not second.pool.sessions.all()
+    assert not second.pool.sessions.list_slots()
 
 
 async def test_a_refusal_of_the_server_reaches_the_host(start: Start, server: Server) -> None:
@@ -276,7 +278,7 @@ async def test_a_refusal_of_the_server_reaches_the_host(start: Start, server: Se
     await first.call(server, "pid")
     with pytest.raises(ToolRefused):
         await second.watch(server)
-    assert not second.pool.watches.of(server.pk, SESSION)
+    assert not second.pool.watches.get_watched(server.pk, SESSION)
 
 
 async def test_a_connection_that_a_watch_opens_is_told_of_its_host(
@@ -288,7 +290,7 @@ async def test_a_connection_that_a_watch_opens_is_told_of_its_host(
     await process.pool.watches.add(
         server.pk, URI, lambda: None, patience=HANG_LIMIT, session=SESSION, opener=opener
     )
-    (slot,) = process.pool.sessions.all()
+    (slot,) = process.pool.sessions.list_slots()
     assert slot.bears == {"elicitation"}
 
 
@@ -299,6 +301,6 @@ def test_neighbours_are_the_living_processes_of_the_same_machine(tmp_path: Path)
     other = f"b-{os.getppid()}"
     for name in (mine, parent, dead, other):
         announce(tmp_path / f"{name}.peer", f"address of {name}")
-    assert neighbours_of(tmp_path / f"{mine}.peer") == [f"address of {parent}"]
+    assert list_neighbours(tmp_path / f"{mine}.peer") == [f"address of {parent}"]
     assert not (tmp_path / f"{dead}.peer").exists()
     assert (tmp_path / f"{other}.peer").exists()

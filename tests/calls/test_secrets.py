@@ -63,7 +63,7 @@ async def test_a_changed_credential_ends_the_connections_that_hold_the_old_one(l
 
     async def given() -> bytes:
         await here.call("envdump__env")
-        state = here.engine.pool.states()[server.pk]
+        state = here.engine.pool.list_states()[server.pk]
         return Path(f"/proc/{state.pid}/environ").read_bytes()
 
     assert f"FORGE={SECRET}".encode() in await given()
@@ -85,7 +85,7 @@ async def test_a_server_without_secrets_is_not_looked_through(live_db, site, mon
     await db_call(add_server, "envdump", tool("env"), env={"LOG_LEVEL": "very-verbose"})
     here = await site()
     monkeypatch.setattr(
-        "mcpregistry.downstream.pool.redact.characters",
+        "mcpregistry.downstream.pool.redact.count_characters",
         lambda _: pytest.fail("it was looked through"),
     )
     outcome = await here.call("envdump__env")

@@ -15,7 +15,7 @@ from django.utils import timezone
 from mcpregistry.api.schemas.servers import StatusDetail
 from mcpregistry.api.status import get_server_status
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Endpoint
 from tests.calls.conftest import add_server, tool
 from tests.fakes.targets import SERVERS
@@ -61,7 +61,7 @@ async def test_a_call_that_fails_stands_in_its_servers_status_at_once(site, home
     await db_call(crashing, home)
     here = await site()
     began = timezone.now()
-    assert (await here.call("crash__crash")).state is State.UNKNOWN
+    assert (await here.call("crash__crash")).state is InvocationState.UNKNOWN
     found = await until(lambda found: found.last_error)
     assert found.last_error_code == "CONNECTION_FAILED"
     assert "closed the connection" in found.last_error
@@ -104,7 +104,7 @@ async def test_a_dead_servers_tools_leave_the_lists_by_its_failing_calls_alone_a
 
     async def listed() -> bool:
         await here.call("crash__pid")
-        return "crash__pid" in here.engine.catalogue("default", "ann").entries
+        return "crash__pid" in here.engine.get_catalogue("default", "ann").entries
 
     async def gone() -> bool:
         return not await listed()
@@ -129,7 +129,7 @@ async def test_where_unavailable_servers_are_not_hidden_they_stay(site, home: Pa
         return not (await status()).available
 
     await until_true(fails_long_enough)
-    assert "crash__pid" in here.engine.catalogue("default", "ann").entries
+    assert "crash__pid" in here.engine.get_catalogue("default", "ann").entries
 
 
 def server_id() -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mcpregistry.db import db_call
-from mcpregistry.domain.errors import Busy, DownstreamError
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.errors import DownstreamError, QueueFullError
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Configuration
 from tests.calls.conftest import Site, add_server, only_call, tool
 from tests.calls.test_approvals import Make, held, person, vote
@@ -30,9 +30,9 @@ async def test_a_held_call_is_told_pending_at_once_and_its_request_lives_on(
     call = asyncio.ensure_future(here.call("slow__count", {"steps": 1}))
     await held()
     here.engine.begin_stop(10_000)  # the grace of the others
-    assert (await call).state is State.PENDING
+    assert (await call).state is InvocationState.PENDING
     assert len(await held()) == 1
-    with pytest.raises(Busy):
+    with pytest.raises(QueueFullError):
         await here.call("slow__count", {"steps": 1})
     await vote(await db_call(person, "bob"), False)  # it could be decided still
 
@@ -43,7 +43,7 @@ async def test_a_call_in_flight_may_end(site: Make, live_db: None, journal: Path
     call = asyncio.ensure_future(here.call("slow__count", {"steps": 10, "pause": 0.1}))
     await here.until_sent()
     here.engine.begin_stop(HANG_LIMIT)
-    assert (await call).state is State.SUCCEEDED
+    assert (await call).state is InvocationState.SUCCEEDED
 
 
 async def test_one_that_had_to_be_cut_is_not_said_to_be_cancelled_by_its_caller(
@@ -58,6 +58,6 @@ async def test_one_that_had_to_be_cut_is_not_said_to_be_cancelled_by_its_caller(
         await call
     await here.engine.stop()
     record = await db_call(only_call)
-    assert record.state == State.UNKNOWN
+    assert record.state == InvocationState.UNKNOWN
     assert "this process was stopped" in record.reason
     assert "caller" not in record.reason

@@ -7,25 +7,25 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mcpregistry.api.answers import failure
+from mcpregistry.api.call_answers import failure
 from mcpregistry.calls.approvals import status_tool
-from mcpregistry.calls.approvals.status import status_of
+from mcpregistry.calls.approvals.held_call_status import describe_held_call
 from mcpregistry.calls.call import CallOutcome
-from mcpregistry.calls.placing import STATE_IS_NEW
-from mcpregistry.domain.calls.ends import advice
-from mcpregistry.domain.kinds import PROMPT
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.gateway.answers import tool_result
+from mcpregistry.calls.connection_placement import STATE_IS_NEW
+from mcpregistry.domain.calls.outcome_texts import advise_after_end
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.offer_kinds import PROMPT
+from mcpregistry.gateway.host_answers import build_tool_result
 from mcpregistry.models import Invocation
 from mcpregistry.services.approvals import held_calls
-from mcpregistry.services.approvals.held_calls import Ticket
+from mcpregistry.services.approvals.held_calls import HeldCallTicket
 from tests.fakes.held import decided, hold
 from tests.fakes.seed import Site, populate
 
-TICKET = Ticket(
+TICKET = HeldCallTicket(
     id="4711",
     call_id="0815",
-    state=State.PENDING,
+    state=InvocationState.PENDING,
     joined=False,
     decide_by=datetime(2026, 11, 28, 12, 30, tzinfo=UTC),
     asked_of="2 approvers",
@@ -35,11 +35,11 @@ LONGEST = 600  # characters of our own words: they stand in the context of a mod
 
 
 def text_of(outcome: CallOutcome) -> str:
-    return str(tool_result(outcome, legacy=False)["content"][0]["text"])
+    return str(build_tool_result(outcome, legacy=False)["content"][0]["text"])
 
 
 def test_pending_answer_says_that_the_call_has_not_run_and_whom_it_waits_for():
-    message = status_of(TICKET, State.PENDING)["message"]
+    message = describe_held_call(TICKET, InvocationState.PENDING)["message"]
     assert message.startswith("PENDING APPROVAL")
     assert "has not run" in message
     assert "2 approvers" in message
@@ -48,11 +48,13 @@ def test_pending_answer_says_that_the_call_has_not_run_and_whom_it_waits_for():
     assert TICKET.url in message
 
 
-@pytest.mark.parametrize("state", [State.PENDING, State.READY, State.DISPATCHED])
+@pytest.mark.parametrize(
+    "state", [InvocationState.PENDING, InvocationState.READY, InvocationState.DISPATCHED]
+)
 def test_answer_about_held_call_says_how_to_learn_its_outcome_without_running_it_twice(
-    state: State,
+    state: InvocationState,
 ):
-    message = status_of(TICKET, state)["message"]
+    message = describe_held_call(TICKET, state)["message"]
     assert 'mcp_approval_status with the id "4711"' in message
     assert "exactly the same arguments" in message
     assert "only once" in message
@@ -62,7 +64,8 @@ def test_answer_about_held_call_says_how_to_learn_its_outcome_without_running_it
 
 def test_answers_about_approved_calls_differ_before_and_while_they_run():
     ready, running = (
-        status_of(TICKET, state)["message"] for state in (State.READY, State.DISPATCHED)
+        describe_held_call(TICKET, state)["message"]
+        for state in (InvocationState.READY, InvocationState.DISPATCHED)
     )
     assert "has not run yet" in ready
     assert "is running" in running
@@ -70,7 +73,7 @@ def test_answers_about_approved_calls_differ_before_and_while_they_run():
 
 
 def test_pending_answer_about_a_prompt_asks_for_the_same_prompt():
-    assert "same prompt" in status_of(TICKET, State.PENDING, PROMPT)["message"]
+    assert "same prompt" in describe_held_call(TICKET, InvocationState.PENDING, PROMPT)["message"]
 
 
 @pytest.mark.parametrize("words", ["status", "approv", "decided and why", "result"])
@@ -86,11 +89,11 @@ def test_status_tool_says_which_id_it_needs():
 def test_unknown_outcome_says_that_the_call_may_have_taken_effect_and_is_not_to_be_repeated():
     outcome = CallOutcome(
         "0815",
-        State.UNKNOWN,
+        InvocationState.UNKNOWN,
         None,
         "TIMEOUT",
         "The server did not answer in time.",
-        advice(State.UNKNOWN),
+        advise_after_end(InvocationState.UNKNOWN),
     )
     for text in (text_of(outcome), failure(outcome)):
         assert "OUTCOME UNKNOWN" in text
@@ -102,7 +105,12 @@ def test_unknown_outcome_says_that_the_call_may_have_taken_effect_and_is_not_to_
 
 def test_call_that_was_not_sent_is_not_described_as_unknown():
     outcome = CallOutcome(
-        "0815", State.NOT_SENT, None, "BUSY", "Too many calls are waiting.", advice(State.NOT_SENT)
+        "0815",
+        InvocationState.NOT_SENT,
+        None,
+        "BUSY",
+        "Too many calls are waiting.",
+        advise_after_end(InvocationState.NOT_SENT),
     )
     for text in (text_of(outcome), failure(outcome)):
         assert "NOT SENT" in text
@@ -127,7 +135,12 @@ def ended(pk: str) -> Invocation:
 
 def told(call: Invocation) -> str:
     outcome = CallOutcome(
-        call.pk, State(call.state), None, call.error_code, call.reason, advice(State(call.state))
+        call.pk,
+        InvocationState(call.state),
+        None,
+        call.error_code,
+        call.reason,
+        advise_after_end(InvocationState(call.state)),
     )
     return text_of(outcome)
 
@@ -156,7 +169,7 @@ def test_call_that_was_not_approved_says_that_it_did_not_run_and_can_be_requeste
     held_calls.cancel(
         request_id=cancelled.pk, reason="The caller disconnected.", actor="agent:local"
     )
-    for held, state in ((undecided, State.EXPIRED), (changed, State.VOID)):
+    for held, state in ((undecided, InvocationState.EXPIRED), (changed, InvocationState.VOID)):
         text = told(ended(held.call_id))
         assert text.startswith(state.name)
         assert "not made" in text or "not run" in text

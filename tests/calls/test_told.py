@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from django.contrib.auth.models import Group, User
 
-from mcpregistry.calls.call import Host
+from mcpregistry.calls.call import CallHost
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Configuration, Delivery, SlackIdentity, Tool
 from tests.calls.conftest import add_server, tool
 from tests.fakes.receiver import Receiver, listening
@@ -21,7 +21,7 @@ from tests.fakes.slack import TEAM, Slack, slack
 from tests.services.telling import deliver, slack_room, webhook
 from tests.waiting import until
 
-PATIENT = Host(name="patient", transport="http")
+PATIENT = CallHost(name="patient", transport="http")
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ async def test_a_held_call_is_approved_in_slack_and_runs_once(site, room):
         await asyncio.to_thread(deliver)
         kinds = [json.loads(got.body)["type"] for got in receiver.requests]
     assert (answer.status_code, room.whispers) == (200, [])
-    assert (outcome.state, len(here.sent())) == (State.SUCCEEDED, 1)
+    assert (outcome.state, len(here.sent())) == (InvocationState.SUCCEEDED, 1)
     assert kinds == ["approval.asked", "approval.approved"]
     assert json.dumps(room.messages[stamp]).count("ann-at-slack") == 1
 
@@ -72,5 +72,5 @@ async def test_a_call_rejected_in_slack_never_runs_and_the_reason_reaches_the_ag
     await asyncio.to_thread(room.press, room.address, stamp, "deny")
     await asyncio.to_thread(room.submit, room.address, reason="the disk is full")
     outcome = await call
-    assert (outcome.state, here.sent()) == (State.REJECTED, [])
+    assert (outcome.state, here.sent()) == (InvocationState.REJECTED, [])
     assert "the disk is full" in outcome.message

@@ -14,12 +14,12 @@ from django.contrib.auth.models import User
 from django.db import OperationalError, connection
 
 from mcpregistry import failpoints
-from mcpregistry.calls.approvals import kept
-from mcpregistry.calls.call import CallOutcome, Host
+from mcpregistry.calls.approvals import background_writes
+from mcpregistry.calls.call import CallHost, CallOutcome
 from mcpregistry.calls.recording import late_ends, ledger
-from mcpregistry.database_errors import unheard
+from mcpregistry.database_errors import is_outcome_unknown
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, AuditEntry, Invocation, Permit, Server
 from mcpregistry.services.approvals import held_calls
 from mcpregistry.services.policy import permits
@@ -43,8 +43,8 @@ SILENT = psycopg.OperationalError("server closed the connection unexpectedly")
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(kept, "CLOSING_SECONDS", 0.5)
+    monkeypatch.setattr(background_writes, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(background_writes, "CLOSING_SECONDS", 0.5)
 
 
 def breaking(
@@ -80,30 +80,30 @@ def from_driver(cause: BaseException) -> OperationalError:
 
 
 def test_only_a_connection_that_broke_leaves_a_doubt() -> None:
-    assert unheard(SILENT)
-    assert unheard(from_driver(SILENT))
-    assert unheard(from_driver(psycopg.errors.AdminShutdown("terminating connection")))
+    assert is_outcome_unknown(SILENT)
+    assert is_outcome_unknown(from_driver(SILENT))
+    assert is_outcome_unknown(from_driver(psycopg.errors.AdminShutdown("terminating connection")))
     for sure in (
         psycopg.errors.DiskFull("full"),
         psycopg.errors.LockNotAvailable("locked"),
         psycopg.InterfaceError("x"),
     ):
-        assert not unheard(from_driver(sure)), sure
-    assert not unheard(OperationalError("database is locked"))
-    assert not unheard(ValueError("x"))
+        assert not is_outcome_unknown(from_driver(sure)), sure
+    assert not is_outcome_unknown(OperationalError("database is locked"))
+    assert not is_outcome_unknown(ValueError("x"))
 
 
 def test_where_nothing_answers_at_all_there_is_none() -> None:
     with pytest.raises(psycopg.OperationalError) as refused:
         psycopg.connect("host=127.0.0.1 port=1")
-    assert not unheard(from_driver(refused.value))
+    assert not is_outcome_unknown(from_driver(refused.value))
 
 
 def test_a_session_that_was_ended_in_its_transaction_leaves_a_doubt(live_db: None) -> None:
     connection.ensure_connection()
     raw: Any = connection.connection
     if connection.vendor == "sqlite":
-        assert not unheard(OperationalError("disk I/O error")), (
+        assert not is_outcome_unknown(OperationalError("disk I/O error")), (
             "it was this process that did not commit"
         )
         return
@@ -111,7 +111,7 @@ def test_a_session_that_was_ended_in_its_transaction_leaves_a_doubt(live_db: Non
     with pytest.raises(OperationalError) as ended:
         Invocation.objects.count()
     connection.close()
-    assert unheard(ended.value)
+    assert is_outcome_unknown(ended.value)
 
 
 async def test_the_recorders_own_connection_leaves_one_when_it_breaks(
@@ -137,15 +137,17 @@ async def test_the_recorders_own_connection_leaves_one_when_it_breaks(
             errors.append(error)
             raise
 
-    assert (await here.call("echo__echo", {"n": 1})).state == State.SUCCEEDED  # it is connected
-    monkeypatch.setattr(ledger, "_was_ended", looked)
+    assert (
+        await here.call("echo__echo", {"n": 1})
+    ).state == InvocationState.SUCCEEDED  # it is connected
+    monkeypatch.setattr(ledger, "_is_session_ended", looked)
     monkeypatch.setitem(ledger.BACKENDS, connection.vendor, commit)
     told = await here.call("echo__echo", {"n": 2})
-    assert (told.state, told.error_code) == (State.NOT_SENT, "NOT_RECORDED")
-    assert unheard(errors[0]) == (connection.vendor == "postgresql")
+    assert (told.state, told.error_code) == (InvocationState.NOT_SENT, "NOT_RECORDED")
+    assert is_outcome_unknown(errors[0]) == (connection.vendor == "postgresql")
     await soon(lambda: not here.engine.recorder.late)
     assert await db_call(Invocation.objects.count) == 1
-    assert (await here.call("echo__echo", {"n": 3})).state == State.SUCCEEDED
+    assert (await here.call("echo__echo", {"n": 3})).state == InvocationState.SUCCEEDED
 
 
 def end_session(raw: Any) -> None:
@@ -185,8 +187,8 @@ async def test_a_beginning_that_was_written_unheard_is_not_sent_in_the_record_to
     here: Site = await site()
     silent(monkeypatch)
     told = await here.call("echo__echo", {"n": 1})
-    assert (told.state, told.error_code) == (State.NOT_SENT, "NOT_RECORDED")
-    await soon(Invocation.objects.filter(state=State.NOT_SENT).exists)
+    assert (told.state, told.error_code) == (InvocationState.NOT_SENT, "NOT_RECORDED")
+    await soon(Invocation.objects.filter(state=InvocationState.NOT_SENT).exists)
     await db_call(agrees, told, len(here.sent()))
     row = await db_call(only_call)
     assert (row.error_code, await db_call(log_of, row.pk)) == (
@@ -216,7 +218,7 @@ async def test_a_beginning_of_which_nobody_heard_leaves_the_next_one_of_its_id_a
     monkeypatch.setattr(late_ends, "write", write)
     silent(monkeypatch, written=False)
     told = await here.call("echo__echo", {"n": 1}, call_id="a" * 32)
-    assert told.state == State.NOT_SENT
+    assert told.state == InvocationState.NOT_SENT
     sent = asyncio.Event()
     answer = asyncio.Event()
     call = there.engine.pool.call
@@ -231,7 +233,7 @@ async def test_a_beginning_of_which_nobody_heard_leaves_the_next_one_of_its_id_a
     await sent.wait()
     gate.set()
     assert await asyncio.to_thread(tried.wait, HANG_LIMIT)
-    assert await db_call(lambda: only_call().state) == State.DISPATCHED
+    assert await db_call(lambda: only_call().state) == InvocationState.DISPATCHED
     answer.set()
     await db_call(agrees, await again, len(here.sent()))
 
@@ -244,10 +246,12 @@ async def test_a_claim_that_was_won_unheard_is_given_up_and_its_caller_hears_tha
     caller = calling(here)
     await vote(bob)
     told = await caller
-    assert told.state in (State.PENDING, State.NOT_SENT)
-    await soon(Invocation.objects.filter(state=State.NOT_SENT).exists)
-    again = await here.call("echo__echo", {"n": 1}) if told.state is State.PENDING else told
-    assert (again.state, again.invocation_id) == (State.NOT_SENT, told.invocation_id)
+    assert told.state in (InvocationState.PENDING, InvocationState.NOT_SENT)
+    await soon(Invocation.objects.filter(state=InvocationState.NOT_SENT).exists)
+    again = (
+        await here.call("echo__echo", {"n": 1}) if told.state is InvocationState.PENDING else told
+    )
+    assert (again.state, again.invocation_id) == (InvocationState.NOT_SENT, told.invocation_id)
     await db_call(agrees, again, len(here.sent()))
 
 
@@ -260,12 +264,12 @@ async def test_a_request_that_was_written_all_the_same_is_told_as_pending_and_ru
     here: Site = await site()
     breaking(monkeypatch, held_calls, "ask")
     told: CallOutcome = await here.call("echo__echo", {"n": 1})
-    assert told.state == State.PENDING
+    assert told.state == InvocationState.PENDING
     assert told.ticket is not None
     await db_call(agrees, told, len(here.sent()))
     await vote(bob)
     again = await here.call("echo__echo", {"n": 1})
-    assert (again.state, again.invocation_id) == (State.SUCCEEDED, told.invocation_id)
+    assert (again.state, again.invocation_id) == (InvocationState.SUCCEEDED, told.invocation_id)
     assert len(here.sent()) == 1
 
 
@@ -274,8 +278,11 @@ async def test_a_task_that_was_made_all_the_same_is_handed_out(
 ) -> None:
     here: Site = await site()
     breaking(monkeypatch, held_calls, "ask")
-    told = await here.call("echo__echo", {"n": 1}, host=Host(tasks=True))
-    assert (told.state, bool(told.ticket and told.ticket.task_id)) == (State.PENDING, True)
+    told = await here.call("echo__echo", {"n": 1}, host=CallHost(tasks=True))
+    assert (told.state, bool(told.ticket and told.ticket.task_id)) == (
+        InvocationState.PENDING,
+        True,
+    )
     request = await db_call(ApprovalRequest.objects.get)
     assert request.waiting_as == ApprovalRequest.Waiting.TASK
     await db_call(held_calls.cancel, request_id=request.pk, reason="The test is over", actor="test")
@@ -287,7 +294,7 @@ async def test_a_request_that_was_not_written_is_told_so(
     here: Site = await site()
     breaking(monkeypatch, held_calls, "ask", written=False)
     told = await here.call("echo__echo", {"n": 1})
-    assert (told.state, told.error_code) == (State.NOT_SENT, "NOT_RECORDED")
+    assert (told.state, told.error_code) == (InvocationState.NOT_SENT, "NOT_RECORDED")
     assert await db_call(Invocation.objects.count) == 0
 
 
@@ -296,13 +303,13 @@ async def test_a_request_that_cannot_be_looked_up_either_is_unknown_in_words_and
 ) -> None:
     here: Site = await site()
     breaking(monkeypatch, held_calls, "ask")
-    with failing("lookups.of_caller"):
+    with failing("ticket_lookup.find_caller_ticket"):
         told = await here.call("echo__echo", {"n": 1})
-    assert (told.state, told.error_code) == (State.UNKNOWN, "UNAVAILABLE")
+    assert (told.state, told.error_code) == (InvocationState.UNKNOWN, "UNAVAILABLE")
     assert "It is not known" in told.message
     assert told.invocation_id in told.remedy
     await db_call(agrees, told, len(here.sent()))
-    await until(State.CANCELLED)  # as soon as the database answers: nobody waits for it
+    await until(InvocationState.CANCELLED)  # as soon as the database answers: nobody waits for it
 
 
 async def test_a_caller_that_leaves_while_its_request_is_written_unheard_leaves_nothing_behind(
@@ -325,7 +332,7 @@ async def test_a_caller_that_leaves_while_its_request_is_written_unheard_leaves_
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     go.set()
-    await soon(Invocation.objects.filter(state=State.CANCELLED).exists)
+    await soon(Invocation.objects.filter(state=InvocationState.CANCELLED).exists)
 
 
 # -- seats -----------------------------------------------------------------------------------------
@@ -340,7 +347,7 @@ async def test_a_caller_whose_leaving_fails_at_first_has_left_soon_and_long_befo
     breaking(monkeypatch, held_calls, "leave", written=False, times=3)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    await until(State.CANCELLED)
+    await until(InvocationState.CANCELLED)
     await seated(0)
 
 
@@ -355,10 +362,10 @@ async def test_a_leaving_that_was_not_heard_of_is_done_once(
     breaking(monkeypatch, held_calls, "leave")
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    await here.engine.approvals.settled()
+    await here.engine.approvals.wait_until_done()
     await seated(1)
     await vote(bob)
-    assert (await second).state == State.SUCCEEDED
+    assert (await second).state == InvocationState.SUCCEEDED
 
 
 # -- permits ---------------------------------------------------------------------------------------
@@ -377,13 +384,13 @@ async def test_a_use_that_cannot_be_given_back_at_once_is_given_back_once(
     here: Site = await site()
     await given(here, bob)
     breaking(monkeypatch, permits, "give_back", written=written, times=3)
-    with failpoints.armed("committing:dberror@1"):
+    with failpoints.arm_for_test("committing:dberror@1"):
         told = await here.call("echo__echo", {"n": 1})
-    assert told.state == State.NOT_SENT
-    await here.engine.approvals.settled()
+    assert told.state == InvocationState.NOT_SENT
+    await here.engine.approvals.wait_until_done()
     await uses_left(1)
     assert await db_call(returned) == 1
-    assert (await permitted(here, {"n": 1})).state == State.SUCCEEDED
+    assert (await permitted(here, {"n": 1})).state == InvocationState.SUCCEEDED
     await uses_left(0)
 
 
@@ -392,10 +399,10 @@ async def test_a_use_that_was_taken_unheard_is_given_back(
 ) -> None:
     here: Site = await site()
     await given(here, bob)
-    breaking(monkeypatch, permits, "use")
+    breaking(monkeypatch, permits, "use_permit")
     told = await here.call("echo__echo", {"n": 1})
-    assert (told.state, told.error_code) == (State.NOT_SENT, "NOT_RECORDED")
-    await here.engine.approvals.settled()
+    assert (told.state, told.error_code) == (InvocationState.NOT_SENT, "NOT_RECORDED")
+    await here.engine.approvals.wait_until_done()
     await uses_left(1)
     assert await db_call(returned) == 1
 

@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.text.canonical import hash_parts
 from mcpregistry.models import (
     Agent,
     ApprovalRequest,
@@ -29,7 +29,7 @@ from mcpregistry.models import (
 )
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.approvals import held_calls
-from mcpregistry.services.approvals.requests import arguments_hash, binding_for
+from mcpregistry.services.approvals.requests import hash_current_arguments, recompute_binding
 from tests.calls.conftest import ACTOR, Site, broken
 from tests.calls.test_approvals import asking, bob, pending, person, vote
 from tests.fakes.tampered import seal, sealed_anew, unguarded, verify
@@ -59,14 +59,14 @@ def _prepare() -> None:
     PolicyRule(name="two", outcome="ask", quorum=2, approvers=group).save()
     agents.save_endpoint(endpoint=Endpoint(slug="other"), actor=ACTOR)
     other = agents.save_agent(agent=Agent(slug="other"), actor=ACTOR)
-    grants.grant(agent=other, server=Server.objects.get(slug="echo"), actor=ACTOR)
+    grants.grant_access(agent=other, server=Server.objects.get(slug="echo"), actor=ACTOR)
 
 
 def let_go() -> None:
     """What the site itself writes when a call is approved, but for the entry in the log."""
     now = timezone.now()
     ApprovalRequest.objects.update(decided_at=now, execute_by=now + timedelta(minutes=10))
-    Invocation.objects.update(state=State.READY, lease_until=now + timedelta(minutes=11))
+    Invocation.objects.update(state=InvocationState.READY, lease_until=now + timedelta(minutes=11))
 
 
 def forge_vote(**changes: Any) -> None:
@@ -88,23 +88,23 @@ def replace_arguments() -> None:
     """Other arguments, with all that is made of them without a key."""
     request = ApprovalRequest.objects.select_related("call").get()
     request.call.arguments = '{"n":666}'
-    Invocation.objects.update(arguments=request.call.arguments, binding=binding_for(request))
-    ApprovalVote.objects.update(arguments_hash=arguments_hash(request))
+    Invocation.objects.update(arguments=request.call.arguments, binding=recompute_binding(request))
+    ApprovalVote.objects.update(arguments_hash=hash_current_arguments(request))
 
 
 def replace_by_edit() -> None:
     request = ApprovalRequest.objects.select_related("call").get()
     request.edited = '{"n":666}'
     ApprovalRequest.objects.update(edited=request.edited)
-    Invocation.objects.update(binding=binding_for(request))
-    ApprovalVote.objects.update(arguments_hash=arguments_hash(request))
+    Invocation.objects.update(binding=recompute_binding(request))
+    ApprovalVote.objects.update(arguments_hash=hash_current_arguments(request))
 
 
 def write_over(**columns: Any) -> None:
     """Another agent or endpoint, which may call the tool just as well."""
     Invocation.objects.update(**columns)
     Invocation.objects.update(
-        binding=binding_for(ApprovalRequest.objects.select_related("call").get())
+        binding=recompute_binding(ApprovalRequest.objects.select_related("call").get())
     )
 
 
@@ -166,10 +166,10 @@ TWO_VOTES: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-async def refused(here: Site, ticket: held_calls.Ticket, words: str) -> None:
+async def refused(here: Site, ticket: held_calls.HeldCallTicket, words: str) -> None:
     """Nothing is sent, and caller, log, verification and invariants say why."""
     outcome = await here.engine.approvals.run(ticket)
-    assert (outcome.state, outcome.error_code) == (State.VOID, "APPROVAL_UNPROVEN")
+    assert (outcome.state, outcome.error_code) == (InvocationState.VOID, "APPROVAL_UNPROVEN")
     assert words in outcome.message
     assert "manage.py audit verify" in outcome.message
     assert here.sent() == []
@@ -221,7 +221,7 @@ async def test_quorum_that_was_lowered_before_the_last_vote_is_found(
     first = await pending(here, settings)
     await db_call(lambda: ApprovalRequest.objects.update(quorum=1))
     await vote(bob)
-    assert (await Invocation.objects.aget()).state == State.READY
+    assert (await Invocation.objects.aget()).state == InvocationState.READY
     await refused(here, first.ticket, "the number of required approvals was changed")
 
 
@@ -236,7 +236,7 @@ async def test_call_that_was_never_asked_about_is_not_sent(
     key = await db_call(insert_copy)
     ticket = await db_call(held_calls.find, held_id=key, agent_slug="ann")
     outcome = await here.engine.approvals.run(ticket)
-    assert (outcome.state, outcome.error_code) == (State.VOID, "APPROVAL_UNPROVEN")
+    assert (outcome.state, outcome.error_code) == (InvocationState.VOID, "APPROVAL_UNPROVEN")
     assert "it has no audit entry about an approval request" in outcome.message
     assert here.sent() == []
 
@@ -264,12 +264,13 @@ async def test_call_that_has_run_is_not_sent_again(here: Site, bob: User, settin
     first = await pending(here, settings)
     await vote(bob)
     await vote(await User.objects.aget(username="eve"))
-    assert (await here.engine.approvals.run(first.ticket)).state == State.SUCCEEDED
+    assert (await here.engine.approvals.run(first.ticket)).state == InvocationState.SUCCEEDED
     await db_call(
-        tamper, lambda: Invocation.objects.update(state=State.READY, finished_at=None, fence=0)
+        tamper,
+        lambda: Invocation.objects.update(state=InvocationState.READY, finished_at=None, fence=0),
     )
     outcome = await here.engine.approvals.run(first.ticket)
-    assert (outcome.state, outcome.error_code) == (State.VOID, "APPROVAL_UNPROVEN")
+    assert (outcome.state, outcome.error_code) == (InvocationState.VOID, "APPROVAL_UNPROVEN")
     assert "it was already sent, or has ended" in outcome.message
     assert len(here.sent()) == 1
 
@@ -292,7 +293,7 @@ def forge_with_entries() -> None:
         entry.pk = None
         entry.seq = entry.seq + 1_000 + number
         entry.kind = kind
-        entry.hash = digest(kind)
+        entry.hash = hash_parts(kind)
         entry._state.adding = True
         entry.save(force_insert=True)
 
@@ -302,19 +303,19 @@ async def test_proof_costs_one_query(
     here: Site, bob: User, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only where a held call is about to run."""
-    from mcpregistry.services.records import bound
+    from mcpregistry.services.records import signed_calls
 
     counted = []
-    real = bound._entries_of
+    real = signed_calls._load_call_entries
 
     def count(call: str) -> list[AuditEntry]:
         counted.append(call)
         return real(call)
 
-    monkeypatch.setattr(bound, "_entries_of", count)
+    monkeypatch.setattr(signed_calls, "_load_call_entries", count)
     first = await pending(here, settings)
     await vote(bob)
     await vote(await User.objects.aget(username="eve"))
     assert counted == []
-    assert (await here.engine.approvals.run(first.ticket)).state == State.SUCCEEDED
+    assert (await here.engine.approvals.run(first.ticket)).state == InvocationState.SUCCEEDED
     assert counted == [first.ticket.call_id]

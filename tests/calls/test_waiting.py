@@ -12,26 +12,26 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from mcpregistry.calls.approvals import waiting
-from mcpregistry.calls.call import Host, Prompt, Reply
+from mcpregistry.calls.approvals import caller_waiting
+from mcpregistry.calls.call import CallHost, HostReply, Prompt
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls import hosts
-from mcpregistry.domain.calls.hosts import Limits
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.text.durations import two_units
+from mcpregistry.domain.calls.hosts import HostLimits
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.text.durations import format_exact_duration
 from mcpregistry.models import ApprovalRequest, Configuration, PolicyRule, Server
 from mcpregistry.services.approvals import votes
 from tests.calls.conftest import Site, add_server, tool
 from tests.calls.test_approvals import Make, held, person, vote
 from tests.waiting import until
 
-HASTY = Host(name="hasty", transport="http")
+HASTY = CallHost(name="hasty", transport="http")
 
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that waits so little that it is held for a fifth of a second."""
-    monkeypatch.setitem(hosts.TABLE, "hasty", Limits(0.25, False, True, "made for tests"))
+    monkeypatch.setitem(hosts.TABLE, "hasty", HostLimits(0.25, False, True, "made for tests"))
 
 
 @pytest.fixture
@@ -66,14 +66,16 @@ async def test_an_approved_call_that_runs_longer_than_its_host_waits_is_fetched_
     gate = tmp_path / "gate"
     arguments = {"steps": 1, "until": str(gate)}
     first = await here.call("slow__count", arguments, host=HASTY)
-    assert first.state is State.PENDING
+    assert first.state is InvocationState.PENDING
     await vote(bob)
     second = await here.call("slow__count", arguments, host=HASTY)
     assert second.ticket is not None
     # on its way, and its host is let go in time
-    assert second.ticket.state in (State.READY, State.DISPATCHED)
+    assert second.ticket.state in (InvocationState.READY, InvocationState.DISPATCHED)
     gate.touch()
-    third = await here.call("slow__count", arguments, host=Host(name="patient", transport="http"))
+    third = await here.call(
+        "slow__count", arguments, host=CallHost(name="patient", transport="http")
+    )
     assert third.result is not None
     assert third.result["content"][0]["text"] == "1 steps"
     assert len(here.sent()) == 1
@@ -82,16 +84,16 @@ async def test_an_approved_call_that_runs_longer_than_its_host_waits_is_fetched_
 async def test_progress_is_told_again_and_again_with_the_time_that_is_left(
     site: Make, asking: Server, bob: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "TELL_EVERY", 0.05)
+    monkeypatch.setattr(caller_waiting, "TELL_EVERY", 0.05)
     here = await site()
     ear = Ear()
-    host = Host(name="claude-code", transport="http", progress=True)
+    host = CallHost(name="claude-code", transport="http", progress=True)
     calling = asyncio.ensure_future(
         here.call("slow__count", {"steps": 2}, host=host, on_progress=ear)
     )
     await ear.until(4)
     await vote(bob)
-    assert (await calling).state is State.SUCCEEDED
+    assert (await calling).state is InvocationState.SUCCEEDED
     said = [message for _, message in ear.heard if message.startswith("Waiting")]
     assert all(message.startswith("Waiting for an approver: 1") for message in said)
     assert all(" left. http" in message for message in said)
@@ -102,9 +104,9 @@ async def test_no_hold_outlives_the_time_to_decide(site: Make, asking: Server) -
     await db_call(PolicyRule.objects.create, name="brief", outcome="ask", decide_seconds=1)
     here: Site = await site()
     ear = Ear()
-    host = Host(name="claude-code", transport="http", progress=True)
+    host = CallHost(name="claude-code", transport="http", progress=True)
     outcome = await here.call("slow__count", {}, host=host, on_progress=ear)
-    assert (outcome.state, outcome.error_code) == (State.EXPIRED, "EXPIRED")
+    assert (outcome.state, outcome.error_code) == (InvocationState.EXPIRED, "EXPIRED")
     assert "was not approved in time" in outcome.message
     assert here.sent() == []
 
@@ -112,22 +114,22 @@ async def test_no_hold_outlives_the_time_to_decide(site: Make, asking: Server) -
 async def test_a_question_that_breaks_the_host_leads_to_the_next_rung(
     site: Make, asking: Server, bob: User
 ) -> None:
-    """What a host says that it can do is not always so; gateway.questions turns its fault into no
-    answer."""
+    """What a host says that it can do is not always so; gateway.host_questions turns its fault into
+    no answer."""
     await db_call(PolicyRule.objects.create, name="own", outcome="ask", requester_may_confirm=True)
     here = await site()
     asked = []
 
-    async def ask(prompt: Prompt) -> Reply:
+    async def ask(prompt: Prompt) -> HostReply:
         asked.append(prompt)
-        return Reply(prompt.request, "cancel", confirmed=False, seconds=0.0)
+        return HostReply(prompt.request, "cancel", confirmed=False, seconds=0.0)
 
-    host = Host(name="codex-mcp-client", transport="http", elicit=frozenset({"form"}), ask=ask)
+    host = CallHost(name="codex-mcp-client", transport="http", elicit=frozenset({"form"}), ask=ask)
     calling = asyncio.ensure_future(here.call("slow__count", {"steps": 1}, host=host))
     (request,) = await held()
     await until(lambda: db_call(ApprovalRequest.objects.filter(waiting_as="hold").exists))
     await vote(bob)
-    assert (await calling).state is State.SUCCEEDED
+    assert (await calling).state is InvocationState.SUCCEEDED
     assert [prompt.request for prompt in asked] == [request.pk]
 
 
@@ -138,15 +140,15 @@ async def test_a_confirmation_is_one_voice_where_two_must_agree(
     await db_call(rule, name="two", outcome="ask", requester_may_confirm=True, quorum=2)
     here: Site = await site()
 
-    async def ask(prompt: Prompt) -> Reply:
-        return Reply(prompt.request, "accept", confirmed=True, seconds=3.0)
+    async def ask(prompt: Prompt) -> HostReply:
+        return HostReply(prompt.request, "accept", confirmed=True, seconds=3.0)
 
-    host = Host(name="x", transport="http", elicit=frozenset({"form"}), ask=ask)
+    host = CallHost(name="x", transport="http", elicit=frozenset({"form"}), ask=ask)
     calling = asyncio.ensure_future(here.call("slow__count", {"steps": 1}, host=host))
     await until(lambda: db_call(ApprovalRequest.objects.filter(votes__via="host").exists))
     assert here.sent() == []
     await vote(bob)
-    assert (await calling).state is State.SUCCEEDED
+    assert (await calling).state is InvocationState.SUCCEEDED
 
 
 async def test_a_decision_made_in_the_moment_in_which_time_is_up_is_told(
@@ -154,7 +156,7 @@ async def test_a_decision_made_in_the_moment_in_which_time_is_up_is_told(
 ) -> None:
     """Between the last look and the word "pending" somebody rejects: the caller hears that."""
     here: Site = await site()
-    away = here.engine.approvals.away
+    away = here.engine.approvals.detach_caller
 
     async def slowly(ticket: Any) -> Any:
         await db_call(
@@ -162,9 +164,9 @@ async def test_a_decision_made_in_the_moment_in_which_time_is_up_is_told(
         )
         return await away(ticket)
 
-    here.engine.approvals.away = slowly
+    here.engine.approvals.detach_caller = slowly
     outcome = await here.call("slow__count", {}, host=HASTY)
-    assert outcome.state is State.REJECTED
+    assert outcome.state is InvocationState.REJECTED
     assert "REJECTED by Bob: no" in outcome.message
 
 
@@ -183,4 +185,4 @@ async def test_a_decision_made_in_the_moment_in_which_time_is_up_is_told(
     ],
 )
 def test_durations_in_words(seconds: float, words: str) -> None:
-    assert two_units(seconds) == words
+    assert format_exact_duration(seconds) == words

@@ -13,7 +13,7 @@ from typing import Any
 
 from mcpregistry.domain.calls.forwarding import Forwarding
 from mcpregistry.domain.errors import DownstreamError
-from mcpregistry.domain.kinds import KINDS, PROMPT, RESOURCE, TOOL
+from mcpregistry.domain.offer_kinds import KINDS, PROMPT, RESOURCE, TOOL
 from mcpregistry.downstream.pool.pool import Pool
 from tests.fakes.targets import http_target
 from tests.waiting import HANG_LIMIT
@@ -33,7 +33,7 @@ async def drive(url: str, context: Mapping[str, Any]) -> None:
         for tool, arguments in _calls(found.tools, context):
             await _call(pool, TOOL, tool, arguments)
         for kind in (PROMPT, RESOURCE):
-            for item in found.of_kind(kind):
+            for item in found.get_kind(kind):
                 name = item[KINDS[kind].identity]
                 await _call(pool, kind, name, {"uri": name} if kind == RESOURCE else {})
     finally:

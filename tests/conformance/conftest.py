@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from mcpregistry.domain.kinds import COMPLETIONS, LOGGING, SUBSCRIPTIONS
+from mcpregistry.domain.offer_kinds import COMPLETIONS, LOGGING, SUBSCRIPTIONS
 from mcpregistry.models import Configuration, Server
 from tests.fakes import sdk
 from tests.fakes.servers import conformance_server, tasks_server

@@ -18,8 +18,8 @@ import pytest
 from django.utils import timezone
 from hypothesis import HealthCheck, Phase, given, settings
 
-from mcpregistry.calls.catalog import Catalogue, catalogue_now
-from mcpregistry.domain.kinds import KINDS
+from mcpregistry.calls.catalog import Catalogue, build_current_catalogue
+from mcpregistry.domain.offer_kinds import KINDS
 from mcpregistry.models import Agent, Endpoint
 from tests.externals import NODE_FOLDER, OLDER_SDK, node_program
 from tests.fakes.odd_definitions import LISTS, ODD
@@ -46,7 +46,7 @@ class Served:
 
     def catalogue(self, lists: Lists) -> Catalogue:
         learn_and_approve(self.odd, lists, actor=ACTOR)
-        found = catalogue_now(self.agent, self.endpoint, now=timezone.now())
+        found = build_current_catalogue(self.agent, self.endpoint, now=timezone.now())
         assert found is not None
         return found
 
@@ -56,9 +56,9 @@ class Served:
 
 
 def _case(catalogue: Catalogue, kind: str) -> Mapping[str, Any]:
-    shown = catalogue.of_kind(kind)
+    shown = catalogue.get_kind(kind)
     results = {
-        version: json.loads(shown.page_bytes(None, legacy=legacy, extra={}))
+        version: json.loads(shown.encode_page(None, legacy=legacy, extra={}))
         for version, legacy in VERSIONS.items()
     }
     return {"method": KINDS[kind].list_method, "results": results}

@@ -23,7 +23,7 @@ from mcp.shared.exceptions import MCPDeprecationWarning
 from mcp.shared.subscriptions import ResourceUpdated
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from mcpregistry.domain.kinds import COMPLETIONS, LOGGING, SUBSCRIPTIONS
+from mcpregistry.domain.offer_kinds import COMPLETIONS, LOGGING, SUBSCRIPTIONS
 from mcpregistry.models import Server
 from mcpregistry.services.servers import lifecycle
 from tests import launcher

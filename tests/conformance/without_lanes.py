@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import controlplane.asgi  # noqa: F401 - Django must be ready before the gateway is imported
 from controlplane import web
-from mcpregistry.gateway.http.door import McpApp
+from mcpregistry.gateway.http.mcp_app import McpApp
 
 _startup = McpApp.startup
 

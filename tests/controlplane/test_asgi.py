@@ -122,7 +122,7 @@ def gateway():
 @pytest.fixture
 def site(gateway, monkeypatch):
     # most of these tests have no database
-    monkeypatch.setattr(completeness, "require", lambda: None)
+    monkeypatch.setattr(completeness, "require_complete", lambda: None)
     return Site(gateway, monkeypatch)
 
 
@@ -199,7 +199,7 @@ async def test_work_that_no_worker_takes_is_told_and_the_process_is_ready_all_th
 ):
     monkeypatch.setattr(
         health,
-        "_unclaimed",
+        "_describe_unclaimed_work",
         lambda: "2 packages have waited for a worker, the oldest one for 5 minutes",
     )
 
@@ -222,7 +222,7 @@ async def test_a_report_of_work_that_fails_or_takes_long_keeps_the_process_ready
         assert go_on.wait(HANG_LIMIT)
         raise OperationalError("password=hunter2")
 
-    monkeypatch.setattr(health, "_unclaimed", hangs)
+    monkeypatch.setattr(health, "_describe_unclaimed_work", hangs)
 
     async def ask() -> None:
         for _ in range(2):
@@ -234,7 +234,7 @@ async def test_a_report_of_work_that_fails_or_takes_long_keeps_the_process_ready
 
 
 async def test_not_ready_while_migrations_are_missing(live_db, site, monkeypatch):
-    monkeypatch.setattr(health, "unapplied_migrations", lambda: ["mcpregistry.0002_more"])
+    monkeypatch.setattr(health, "list_unapplied_migrations", lambda: ["mcpregistry.0002_more"])
     status, body = await site.get("/readyz")
     assert status == 503
     assert "manage.py migrate" in json.loads(body)["migrations"]
@@ -244,7 +244,7 @@ async def test_a_dead_database_is_said_without_its_words(live_db, site, monkeypa
     def dead() -> list[str]:
         raise OperationalError("password=hunter2")
 
-    monkeypatch.setattr(health, "unapplied_migrations", dead)
+    monkeypatch.setattr(health, "list_unapplied_migrations", dead)
     status, body = await site.get("/readyz")
     assert (status, json.loads(body)["database"]) == (503, "unreachable")
     assert b"hunter2" not in body
@@ -255,7 +255,7 @@ async def test_not_ready_in_time_while_the_database_does_not_answer(live_db, sit
     answers = threading.Event()
     monkeypatch.setattr(
         health,
-        "unapplied_migrations",
+        "list_unapplied_migrations",
         lambda: [] if answers.wait(2 * HANG_LIMIT) else ["it went on"],
     )
     try:
@@ -302,8 +302,8 @@ async def test_not_ready_once_the_recorders_thread_has_ended(live_db, site, gate
 
 
 def test_whether_a_folder_can_be_written_is_really_tried(tmp_path):
-    assert readiness.unwritable(tmp_path) == ""
-    assert readiness.unwritable(Path("/proc")) != ""
+    assert readiness.explain_unwritable(tmp_path) == ""
+    assert readiness.explain_unwritable(Path("/proc")) != ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -360,7 +360,7 @@ async def test_calls_of_the_process_that_this_one_replaces_end_once_the_database
     host = socket.gethostname()[:24]
     await db_call(dispatched, "dead", writer=f"web:{host}:47:aaaa", lease=timedelta(hours=1))
     await db_call(dispatched, "alive", writer=f"web:{host}:48:aaaa", lease=timedelta(hours=1))
-    bury = reaping.bury_predecessor
+    bury = reaping.end_calls_of_predecessor
     refusals = iter([OperationalError("no connection")])
 
     def sometimes(kind: str, pid: int) -> int:
@@ -369,7 +369,7 @@ async def test_calls_of_the_process_that_this_one_replaces_end_once_the_database
         return bury(kind, pid)
 
     monkeypatch.setattr(asgi, "PAUSE", 0)
-    monkeypatch.setattr(reaping, "bury_predecessor", sometimes)
+    monkeypatch.setattr(reaping, "end_calls_of_predecessor", sometimes)
     await asgi.bury_predecessor()
     states = await db_call(lambda: dict(Invocation.objects.values_list("pk", "state")))
     assert states == {"dead": "unknown", "alive": "dispatched"}

@@ -26,7 +26,7 @@ from django.utils import timezone
 from controlplane import keys
 from controlplane.backups import dumping, loading, passphrase, schema
 from controlplane.backups.archive import Reader, Writer
-from controlplane.backups.tables import Table
+from controlplane.backups.tables import BackupTable
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.lifecycle import TERMINAL
 from mcpregistry.migrations import FIRST_MIGRATION
@@ -159,7 +159,8 @@ def test_secrets_triggers_numbers_and_versions_come_along(tmp_path):
     )
     assert other.shown("apps.get_model('mcpregistry.Agent').objects.create(slug='new').pk") > number
     assert (
-        other.shown("__import__('mcpregistry.models.guards').models.guards.missing_guards()") == []
+        other.shown("__import__('mcpregistry.models.guards').models.guards.find_missing_guards()")
+        == []
     )
     again = other.run("restore", str(file))
     assert again[0] == 1
@@ -195,7 +196,7 @@ def test_a_restored_site_knows_its_archives(tmp_path):
     """Of which a backup holds the records, for whatever database; the files lie where they lay."""
     process_wrote("web:1", 5, minutes_ago=200 * 24 * 60)
     assert seal() is not None
-    archiving.archive(timezone.now(), timedelta(days=90), tmp_path, quiet)
+    archiving.archive_entries(timezone.now(), timedelta(days=90), tmp_path, quiet)
     assert AuditEntry.objects.filter(writer="web:1").count() == 1
     other = elsewhere.on_sqlite(tmp_path / "other")
     code, said = other.run("restore", str(saved(tmp_path / "made")))
@@ -205,7 +206,8 @@ def test_a_restored_site_knows_its_archives(tmp_path):
     assert code == 0, said
     assert "4 entries of 1 chain are in archives" in said
     assert (
-        other.shown("__import__('mcpregistry.models.guards').models.guards.missing_guards()") == []
+        other.shown("__import__('mcpregistry.models.guards').models.guards.find_missing_guards()")
+        == []
     )
 
 
@@ -291,7 +293,9 @@ def test_backup_from_before_the_first_release_is_refused_with_the_remedy():
 
 @pytest.mark.django_db
 def test_every_table_is_in_it_but_sessions():
-    there = {table.name for table in schema.tables(schema.applied(DEFAULT_DB_ALIAS))}
+    there = {
+        table.name for table in schema.tables(schema.list_applied_migrations(DEFAULT_DB_ALIAS))
+    }
     made = set(connection.introspection.table_names())
     sessions = {
         "django_session",
@@ -304,10 +308,10 @@ def test_every_table_is_in_it_but_sessions():
 
 @pytest.mark.usefixtures("live_db")
 def test_what_ends_early_leaves_no_file(tmp_path, monkeypatch):
-    def breaks(self: Table, using: str) -> None:
+    def breaks(self: BackupTable, using: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Table, "next_number", breaks)
+    monkeypatch.setattr(BackupTable, "find_next_number", breaks)
     with pytest.raises(ConfigInvalid, match="No space left"):
         saved(tmp_path / "full")
     assert list((tmp_path / "full").iterdir()) == []
@@ -331,16 +335,16 @@ def test_a_process_killed_in_the_middle_leaves_nothing_that_looks_whole(tmp_path
 def test_a_backup_keeps_no_writer_waiting_and_sees_none_of_what_they_write(tmp_path, monkeypatch):
     """A server that is saved while the tables are read is not in it, wherever the reading is."""
     Server.objects.create(slug="before")
-    read = Table.read
+    read = BackupTable.read
     written = threading.Event()
 
-    def meanwhile(self: Table, using: str) -> Any:
+    def meanwhile(self: BackupTable, using: str) -> Any:
         if using == dumping.SOURCE and not written.is_set():
             written.set()
             Server.objects.create(slug="during")
         return read(self, using)
 
-    monkeypatch.setattr(Table, "read", meanwhile)
+    monkeypatch.setattr(BackupTable, "read", meanwhile)
     monkeypatch.setattr(dumping, "_table", after_a_look(dumping._table))
     text = gzip.decompress(saved(tmp_path).read_bytes())
     assert written.is_set()
@@ -364,7 +368,7 @@ def after_a_look(write: Any) -> Any:
 def test_rows_are_the_same_from_either_database():
     """PostgreSQL keeps neither the order of keys nor how a number is written; both are the same
     row."""
-    table = Table(Server)
+    table = BackupTable(Server)
     blank = [None] * len(table.columns)
     at = table.columns.index("server_info")
 
@@ -378,7 +382,7 @@ def test_rows_are_the_same_from_either_database():
 
 @pytest.mark.django_db
 def test_a_row_that_the_database_does_not_take_is_named():
-    table = Table(Tool)
+    table = BackupTable(Tool)
     row = json.loads(json.dumps([7, 99, *[None] * (len(table.columns) - 2)]))
     with pytest.raises(ConfigInvalid, match=r"does not accept the row 7 of mcpregistry_tool"):
         table.insert([row], DEFAULT_DB_ALIAS)
@@ -404,7 +408,7 @@ def test_a_replaced_key_file_is_kept(tmp_path):
     other = keys.Ring("another", {"k9": os.urandom(32)})
     kept = keys.replace(tmp_path, other)
     assert kept is not None
-    assert json.loads(kept.read_text()) == keys.written(first)
+    assert json.loads(kept.read_text()) == keys.dump_ring(first)
     assert keys.load(tmp_path) == other
     assert keys.replace(tmp_path, other) is None
 
@@ -433,12 +437,12 @@ def test_a_stream_in_pieces_is_one_stream(tmp_path):
             {"secret_key": "s"},
             passphrase.NO_WORK,
         )
-        writer.object(table="t", columns=["a"])
-        writer.line(b"[1]")
+        writer.write_object(table="t", columns=["a"])
+        writer.write_line(b"[1]")
         writer.finish(tables=1, rows=1)
     with path.open("rb") as stream:
         reader = Reader(stream, PASSPHRASE)
-        said = list(reader.lines())
+        said = list(reader.read_lines())
     assert reader.keys == {"secret_key": "s"}
     assert said[:2] == [{"table": "t", "columns": ["a"]}, [1]]
     assert said[2]["whole"] is True
@@ -449,9 +453,9 @@ _EARLIER = """
 import django; django.setup()
 from django.db import connection
 from controlplane.backups import schema
-earlier = {app: names for app, names in schema.applied("default").items() if app != "subagents"}
+earlier = {app: names for app, names in schema.list_applied_migrations("default").items() if app != "subagents"}
 schema.build(earlier)
-assert schema.applied("default") == earlier
+assert schema.list_applied_migrations("default") == earlier
 assert "subagents_provider" not in connection.introspection.table_names()
 {table.label: table.model for table in schema.tables(earlier)}["mcpregistry.credential"].objects.create(name="earlier")
 """
@@ -491,14 +495,14 @@ def test_backup_reports_which_rows_of_an_earlier_release_were_not_searched():
 
 @pytest.mark.django_db
 def test_a_restored_log_is_read_once_and_a_broken_place_is_named(monkeypatch):
-    audit.record(kind="test", actor="ann", subject="x")
+    audit.record_entry(kind="test", actor="ann", subject="x")
     entry = AuditEntry.objects.get(kind="test")
     with unguarded():
         AuditEntry.objects.filter(pk=entry.pk).update(body=entry.body.replace("ann", "eve"))
     walked = []
-    walk = chains.walked
-    monkeypatch.setattr(chains, "walked", lambda *given: walked.append(given) or walk(*given))
-    found = [problem for problem in loading.problems() if "audit chain" in problem]
+    walk = chains.walk_chains
+    monkeypatch.setattr(chains, "walk_chains", lambda *given: walked.append(given) or walk(*given))
+    found = [problem for problem in loading.find_problems() if "audit chain" in problem]
     assert len(walked) == 1
     assert found == [
         f"Failed 1 time: Every audit chain is complete. {entry.writer} #{entry.seq}: its text does not match its hash"
@@ -509,7 +513,7 @@ def tell_newest_seal(other: elsewhere.Site) -> None:
     """Give another site's folder the file that names the newest seal of this site."""
     newest_seal.keep_newest_seal(make=True)
     other.var.mkdir(exist_ok=True)
-    (other.var / newest_seal.FILE).write_bytes(newest_seal.path().read_bytes())
+    (other.var / newest_seal.FILE).write_bytes(newest_seal.get_seal_path().read_bytes())
 
 
 @pytest.mark.exhaustive
@@ -518,7 +522,7 @@ def tell_newest_seal(other: elsewhere.Site) -> None:
 def test_backup_with_an_older_log_is_restored_only_if_that_is_accepted(tmp_path):
     """The folder of the site names a seal that was made after the backup."""
     older = saved(tmp_path / "made")
-    audit.record(kind="test", actor="ann", subject="x")
+    audit.record_entry(kind="test", actor="ann", subject="x")
     assert seal() is not None
     other = elsewhere.of_the_same_kind(tmp_path / "other")
     tell_newest_seal(other)
@@ -540,7 +544,7 @@ def test_restore_of_an_older_log_that_was_killed_is_accepted_afterwards(tmp_path
     one was accepted."""
     Server.objects.create(slug="one")
     older = saved(tmp_path / "made")
-    audit.record(kind="test", actor="ann", subject="x")
+    audit.record_entry(kind="test", actor="ann", subject="x")
     assert seal() is not None
     other = elsewhere.of_the_same_kind(tmp_path / "other")
     tell_newest_seal(other)

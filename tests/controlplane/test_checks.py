@@ -89,7 +89,7 @@ def test_code_that_runs_at_every_start_of_python_is_reported(tmp_path, monkeypat
     (tmp_path / "distutils-precedence.pth").write_text("import os; __import__('evil')\n")
     (tmp_path / "paths_only.pth").write_text("/opt/somewhere\n# import nothing\n")
     monkeypatch.setattr(doctor, "_folders", lambda: [tmp_path])
-    found = list(doctor._startup_code())
+    found = list(doctor._check_startup_code())
     assert [finding.ok for finding in found] == [False, False]
     assert "litellm_init.pth" in found[1].what
 
@@ -98,7 +98,7 @@ def test_the_startup_code_of_setuptools_is_known(tmp_path, monkeypatch):
     line = "import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os.environ.get(var, 'local') == 'local'; enabled and __import__('_distutils_hack'); "
     (tmp_path / "distutils-precedence.pth").write_text(line)
     monkeypatch.setattr(doctor, "_folders", lambda: [tmp_path])
-    assert [finding.ok for finding in doctor._startup_code()] == [True]
+    assert [finding.ok for finding in doctor._check_startup_code()] == [True]
 
 
 def test_the_doctor_proves_that_notifications_come_and_that_the_pools_have_room(
@@ -107,19 +107,21 @@ def test_the_doctor_proves_that_notifications_come_and_that_the_pools_have_room(
     """PostgreSQL only: SQLite needs neither."""
     settings.DATABASES["default"] = connection.settings_dict
     if connection.vendor == "sqlite":
-        assert [*doctor._changes(), *doctor._connections()] == []
+        assert [*doctor._check_change_feed(), *doctor._check_connections()] == []
         return
-    monkeypatch.setattr(sources, "delivered", partial(sources.delivered, HANG_LIMIT))
-    assert [finding.ok for finding in (*doctor._changes(), *doctor._connections())] == [True, True]
+    monkeypatch.setattr(sources, "check_delivery", partial(sources.check_delivery, HANG_LIMIT))
+    assert [
+        finding.ok for finding in (*doctor._check_change_feed(), *doctor._check_connections())
+    ] == [True, True]
     # as behind PgBouncer in transaction mode
-    monkeypatch.setattr(sources, "delivered", lambda: False)
-    (finding,) = doctor._changes()
+    monkeypatch.setattr(sources, "check_delivery", lambda: False)
+    (finding,) = doctor._check_change_feed()
     assert not finding.ok
     assert "session mode" in finding.remedy
 
 
 def test_doctor_lists_secrets_in_commands_and_addresses(db):
-    assert [*doctor._secrets_in_words()] == []
+    assert [*doctor._check_exposed_secrets()] == []
     Server.objects.create(slug="flag", command=["/bin/x", "--api-key=canary"])
     Server.objects.create(
         slug="plain", command=["/bin/x", "--api-key=${cred:x}", "https://db.example/"]
@@ -127,40 +129,40 @@ def test_doctor_lists_secrets_in_commands_and_addresses(db):
     Provider.objects.create(
         slug="far", kind="openai", base_url="https://app:canary@models.example/v1"
     )
-    (finding,) = doctor._secrets_in_words()
+    (finding,) = doctor._check_exposed_secrets()
     assert finding.what.endswith("server flag, provider far")
     assert "canary" not in str(finding)
     assert "${cred:NAME}" in finding.remedy
 
 
 def test_the_doctor_says_how_far_servers_can_be_confined_and_which_are_not(db, monkeypatch):
-    monkeypatch.setattr(confinement, "filtered", lambda: True)
+    monkeypatch.setattr(confinement, "is_filter_supported", lambda: True)
     server = lifecycle.save_server(server=Server(slug="bare", command=["x"]), actor="test")
     lifecycle.confirm_launch(server=server, actor="test", launch_hash=server.launch_hash())
-    monkeypatch.setattr(confinement, "abi", lambda: 7)
-    monkeypatch.setattr(bubblewrap, "missing", lambda: "")
-    whole, strict, bare = doctor._sandbox()
+    monkeypatch.setattr(confinement, "get_landlock_version", lambda: 7)
+    monkeypatch.setattr(bubblewrap, "explain_missing", lambda: "")
+    whole, strict, bare = doctor._check_sandbox()
     assert (whole.ok, strict.ok, bare.ok) == (True, True, True)
     assert ("bare" in bare.what, "bubblewrap" in strict.what) == (True, True)
-    monkeypatch.setattr(bubblewrap, "missing", lambda: "bubblewrap is not installed")
-    _, strict, _ = doctor._sandbox()
+    monkeypatch.setattr(bubblewrap, "explain_missing", lambda: "bubblewrap is not installed")
+    _, strict, _ = doctor._check_sandbox()
     assert (strict.ok, "apt install bubblewrap" in strict.what) == (True, True), (
         "no server asks for it"
     )
     Server.objects.update(sandbox="strict")
-    _, strict = doctor._sandbox()
+    _, strict = doctor._check_sandbox()
     assert (strict.ok, "bare" in strict.what, "not started" in strict.what) == (False, True, True)
     assert "apt install bubblewrap" in strict.remedy
-    monkeypatch.setattr(confinement, "abi", lambda: 0)
-    none = next(iter(doctor._sandbox()))
+    monkeypatch.setattr(confinement, "get_landlock_version", lambda: 0)
+    none = next(iter(doctor._check_sandbox()))
     assert (none.ok, "no Landlock" in none.what, "6.12" in none.remedy) == (False, True, True)
 
 
 def test_doctor_says_with_what_packages_are_installed(monkeypatch, tmp_path):
-    said = {finding.what: finding.ok for finding in doctor._installers()}
+    said = {finding.what: finding.ok for finding in doctor._check_installers()}
     assert len(said) == 2
     assert any(message.startswith("packages can be installed with uv") for message in said)
     monkeypatch.setenv("PATH", str(tmp_path))
-    without = [*doctor._installers()][1]
+    without = [*doctor._check_installers()][1]
     assert (without.ok, "Node.js is required" in without.what) == (True, True)
     assert without.remedy

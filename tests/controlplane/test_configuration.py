@@ -16,9 +16,9 @@ from django.contrib.auth.models import Group, Permission, User
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from controlplane.configuration import reading, writing
-from controlplane.configuration.kinds import KINDS
-from controlplane.configuration.values import Secrets
+from controlplane.configuration import document_export, document_import
+from controlplane.configuration.document_values import Secrets
+from controlplane.configuration.record_kinds import KINDS
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.formats import text
 from mcpregistry.models import (
@@ -40,7 +40,7 @@ from mcpregistry.models import (
     Workspace,
 )
 from mcpregistry.models.registry import READ
-from mcpregistry.models.sealing import sealed
+from mcpregistry.models.sealing import find_sealed_columns
 from mcpregistry.models.signed_books import HEAD_COLUMNS
 from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.budgets import books
@@ -260,7 +260,7 @@ def _expert(agent: Agent, place: Endpoint) -> None:
 def exported() -> tuple[str, dict[str, Any]]:
     """The file as text, and the secrets that it refers to."""
     secrets = Secrets()
-    return text.dump(writing.document(secrets), as_yaml=True), secrets.found
+    return text.dump(document_export.document(secrets), as_yaml=True), secrets.found
 
 
 def rows() -> dict[str, list[str]]:
@@ -270,9 +270,9 @@ def rows() -> dict[str, list[str]]:
         columns = [
             c
             for c in kind.model._meta.concrete_fields
-            if not c.is_relation and c.name not in _PASSING | {*sealed(kind.model)}
+            if not c.is_relation and c.name not in _PASSING | {*find_sealed_columns(kind.model)}
         ]
-        held = sealed(kind.model).values()
+        held = find_sealed_columns(kind.model).values()
         all_of = kind.rows() if kind.rows else kind.model._default_manager.all()
         found[kind.section] = sorted(
             json.dumps(
@@ -325,13 +325,13 @@ def test_what_is_exported_makes_the_same_site_and_once_more_changes_nothing(peop
     }
     people()
     document = text.load(file.encode(), "site.yaml")
-    report = reading.take(document, secrets, confirm=True)
+    report = document_import.take(document, secrets, confirm=True)
     assert report.notes == []
     assert exported() == (file, secrets)
     assert rows() == before
-    again = reading.take(document, {}, confirm=True)
+    again = document_import.take(document, {}, confirm=True)
     assert (again.made, again.changed, again.kept, again.notes) == ([], [], [], [])
-    assert reading.take(document, {}, confirm=False).changed == []
+    assert document_import.take(document, {}, confirm=False).changed == []
 
 
 @pytest.mark.exhaustive
@@ -341,7 +341,7 @@ def test_what_was_decided_there_waits_for_a_person_unless_the_importer_has_read_
     file, secrets = exported()
     people()
     document = text.load(file.encode(), "site.yaml")
-    report = reading.take(document, secrets, confirm=False)
+    report = document_import.take(document, secrets, confirm=False)
     assert not Server.objects.active().exists()
     assert not Tool.objects.filter(pinned__isnull=False).exists()
     assert Provider.objects.get(slug="own").draft_problem() is not None
@@ -350,7 +350,7 @@ def test_what_was_decided_there_waits_for_a_person_unless_the_importer_has_read_
     ]
     assert [note.split(":")[0] for note in report.notes if note.startswith("servers/")] == active
     assert len(active) > 2
-    again = reading.take(document, secrets, confirm=False)
+    again = document_import.take(document, secrets, confirm=False)
     assert (again.made, again.changed) == ([], [])
 
 
@@ -360,7 +360,7 @@ def test_without_its_secrets_nothing_counts_as_confirmed_and_their_names_are_tol
     furnished()
     file, _ = exported()
     people()
-    report = reading.take(text.load(file.encode(), "site.yaml"), {}, confirm=True)
+    report = document_import.take(text.load(file.encode(), "site.yaml"), {}, confirm=True)
     assert (
         "servers/odd: enter the missing secrets: servers/odd/env/PLAIN, servers/odd/extra."
         in report.notes
@@ -385,7 +385,7 @@ def test_a_launch_that_somebody_edited_in_the_file_waits_for_a_person():
         if said.get("confirmed") and said.get("command")
     )
     server["command"] = ["/bin/evil"]
-    report = reading.take(document, secrets, confirm=False)
+    report = document_import.take(document, secrets, confirm=False)
     assert report.changed == [f"servers/{name}"]
     assert report.notes == [f"servers/{name}: the launch must be confirmed."]
     assert not Server.objects.get(slug=name).launch_confirmed
@@ -401,7 +401,7 @@ def test_accounts_do_not_travel_and_rules_may_come_before_the_people_who_answer(
         "slack_people": {"T/U": {"user": "nobody-here"}},
     }
     Configuration.objects.update(keep_calls_days=77)
-    report = reading.take(document, {}, confirm=True)
+    report = document_import.take(document, {}, confirm=True)
     assert report.made == ["agents/ann", "rules/ask"]
     assert Configuration.objects.get().keep_calls_days == 77, (
         "of what a file does not have it says nothing"
@@ -489,7 +489,7 @@ def test_accounts_do_not_travel_and_rules_may_come_before_the_people_who_answer(
 def test_a_file_that_cannot_work_is_refused_with_its_place_and_nothing_is_saved(wrong, said):
     good = {"slipsnisse": "site", "version": 1, "agents": {"ann": {}}}
     with pytest.raises(ConfigInvalid) as refused:
-        reading.take(good | wrong, {}, confirm=True)
+        document_import.take(good | wrong, {}, confirm=True)
     assert said in str(refused.value)
     assert not Agent.objects.exists()
     assert not AuditEntry.objects.filter(kind="site.imported").exists()
@@ -526,7 +526,7 @@ def test_secrets_in_words_of_a_command_and_in_an_address_are_named_too(people):
     assert "xyzzy99" not in file
     assert "plain" in file
     people()
-    reading.take(text.load(file.encode(), "site.yaml"), secrets, confirm=True)
+    document_import.take(text.load(file.encode(), "site.yaml"), secrets, confirm=True)
     assert rows() == before
     assert exported() == (file, secrets)
 
@@ -541,7 +541,7 @@ def test_a_secret_is_sent_nowhere_else_by_an_edited_file():
     with pytest.raises(
         ConfigInvalid, match='servers/evil: the secret "servers/good/env/TOKEN" is not allowed here'
     ):
-        reading.take(document, secrets, confirm=True)
+        document_import.take(document, secrets, confirm=True)
     assert Server.objects.get(slug="evil").env == {"X": "own"}
 
 
@@ -565,8 +565,8 @@ def test_once_more_changes_nothing_though_accounts_and_secrets_are_missing(peopl
     # which are left out, and told of each time, until they have their secrets
     document["channels"] = {}
     document["slack_people"] = {}
-    assert reading.take(document, {}, confirm=True).made
-    again = reading.take(document, {}, confirm=True)
+    assert document_import.take(document, {}, confirm=True).made
+    again = document_import.take(document, {}, confirm=True)
     assert (again.made, again.changed) == ([], [])
 
 
@@ -597,7 +597,7 @@ def test_once_more_changes_nothing_though_accounts_and_secrets_are_missing(peopl
 )
 def test_values_of_the_wrong_kind_are_told_with_their_place(wrong):
     with pytest.raises(ConfigInvalid, match=rf"{list(wrong)[-1]}/"):
-        reading.take({"slipsnisse": "site", "version": 1} | wrong, {}, confirm=True)
+        document_import.take({"slipsnisse": "site", "version": 1} | wrong, {}, confirm=True)
     assert not Server.objects.exists()
 
 
@@ -694,7 +694,7 @@ def test_whatever_configures_a_site_is_in_its_document():
 @pytest.mark.usefixtures("live_db")
 def test_by_command_into_another_site_and_back_in_git(people, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SLIPSNISSE_BACKUP_PASSPHRASE", "correct horse battery")
-    monkeypatch.setattr(writing, "WORK", 2)
+    monkeypatch.setattr(document_export, "WORK", 2)
     furnished()
     site = tmp_path / "site.yaml"
     sealed = tmp_path / "site.secrets"

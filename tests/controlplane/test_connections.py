@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 from websockets.asyncio.client import connect
 
-from controlplane import connections, web
+from controlplane import connection_limits, web
 from tests.waiting import HANG_LIMIT, until
 
 pytestmark = pytest.mark.attack
@@ -31,7 +31,7 @@ async def serving(app: Any = answers, **more: Any) -> AsyncIterator[tuple[str, i
     """A server with our bounds, on a loopback socket."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        app, http=connections.BoundedProtocol, lifespan="off", log_config=None, **more
+        app, http=connection_limits.BoundedProtocol, lifespan="off", log_config=None, **more
     )
     server = uvicorn.Server(config)
     # they are the tests'
@@ -54,7 +54,7 @@ async def read(reader: asyncio.StreamReader) -> bytes:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(connection_limits, "HEAD_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("hurried")
@@ -87,7 +87,7 @@ async def test_an_address_has_so_many_connections_and_no_more(
     monkeypatch: pytest.MonkeyPatch, settings: Any
 ):
     settings.CONNECTIONS_PER_ADDRESS = 2
-    monkeypatch.setattr(connections, "_stands_for_many", lambda peer, proxies: False)
+    monkeypatch.setattr(connection_limits, "_stands_for_many", lambda peer, proxies: False)
     async with serving() as address:
         kept = [await asyncio.open_connection(*address) for _ in range(2)]
         for reader, writer in kept:
@@ -97,31 +97,31 @@ async def test_an_address_has_so_many_connections_and_no_more(
         writer.write(REQUEST)
         assert await read(reader) == b""
         kept[0][1].close()
-        await until(lambda: connections._open["127.0.0.1"] == 1)
+        await until(lambda: connection_limits._open["127.0.0.1"] == 1)
         reader, writer = await asyncio.open_connection(*address)
         writer.write(REQUEST)
         assert (await read(reader)).startswith(b"HTTP/1.1 200 ")
         for _, each in [*kept, (reader, writer)]:
             each.close()
-    assert not connections._open
+    assert not connection_limits._open
 
 
 async def test_a_websocket_counts_for_its_address_until_it_is_closed(
     monkeypatch: pytest.MonkeyPatch, settings: Any
 ):
     settings.CONNECTIONS_PER_ADDRESS = 1
-    monkeypatch.setattr(connections, "_stands_for_many", lambda peer, proxies: False)
-    async with serving(app=converses, ws=connections.PatientWebSocket) as (host, port):
+    monkeypatch.setattr(connection_limits, "_stands_for_many", lambda peer, proxies: False)
+    async with serving(app=converses, ws=connection_limits.PatientWebSocket) as (host, port):
         async with connect(f"ws://{host}:{port}", proxy=None, open_timeout=HANG_LIMIT) as socket:
             await socket.send("x")
             assert await socket.recv() == "x"
             reader, writer = await asyncio.open_connection(host, port)
             assert await read(reader) == b"", "the one place is taken"
             writer.close()
-        await until(lambda: not connections._open)
+        await until(lambda: not connection_limits._open)
         async with connect(f"ws://{host}:{port}", proxy=None, open_timeout=HANG_LIMIT):
             pass
-        await until(lambda: not connections._open)
+        await until(lambda: not connection_limits._open)
 
 
 async def converses(scope: Any, receive: Any, send: Any) -> None:
@@ -144,7 +144,7 @@ async def converses(scope: Any, receive: Any, send: Any) -> None:
     ],
 )
 def test_this_machine_and_trusted_proxies_stand_for_many(peer: str, proxies: Any, many: bool):
-    assert connections._stands_for_many(peer, proxies) is many
+    assert connection_limits._stands_for_many(peer, proxies) is many
 
 
 def test_the_sites_web_process_has_these_bounds(monkeypatch: pytest.MonkeyPatch):
@@ -153,7 +153,7 @@ def test_the_sites_web_process_has_these_bounds(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: made.append(self.config))
     monkeypatch.setattr("controlplane.web.socket.socket", lambda fileno: None)
     web.main()
-    assert made[0].http is connections.BoundedProtocol
-    assert made[0].ws is connections.PatientWebSocket
+    assert made[0].http is connection_limits.BoundedProtocol
+    assert made[0].ws is connection_limits.PatientWebSocket
     assert (made[0].ws_max_size, made[0].ws_per_message_deflate) == (4 * 1024 * 1024, False)
     assert made[0].timeout_keep_alive > 60, "clients and proxies close what they do not use first"

@@ -108,7 +108,7 @@ def test_a_page_of_its_own_says_it_in_the_same_way(root: Client, key: str) -> No
 def test_nobody_is_sent_to_a_page_that_they_may_not_open(root: Client) -> None:
     viewer = User.objects.create_user("viewer", is_staff=True)
     client = Client()
-    roles.give(user=viewer, role="viewer")
+    roles.assign_role(user=viewer, role="viewer")
     client.force_login(viewer)
     text = client.get(reverse("admin:mcpregistry_server_changelist")).content.decode()
     assert escape(str(LISTS["mcpregistry.server"].would)) in text

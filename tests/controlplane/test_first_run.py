@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from controlplane import first_run
-from controlplane.first_run import ADMIN, NoAdministrator, Unshown, create_admin, new_password
+from controlplane.first_run import ADMIN, NoAdministrator, Unshown, create_admin, reset_password
 from mcpregistry.models import Agent, Grant, Server, Token
 from mcpregistry.services import demo
 from mcpregistry.services.access.tokens import find_token
@@ -29,7 +29,7 @@ def opens(password: str | None) -> bool:
 def test_the_first_password_is_made_once_and_not_again_after_it_was_shown(unshown):
     assert opens(create_admin(unshown))
     assert (unshown.password, unshown.demo) == (True, True)
-    unshown.shown(demo=True)
+    unshown.mark_shown(demo=True)
     assert (unshown.password, unshown.demo) == (False, False)
     assert create_admin(unshown) is None
 
@@ -59,7 +59,7 @@ def test_a_site_with_another_administrator_gets_none(unshown):
     assert create_admin(unshown) is None
     assert not unshown.password
     with pytest.raises(NoAdministrator, match=r"Administrators: ann\. .*changepassword"):
-        new_password()
+        reset_password()
 
 
 def test_a_demo_that_could_not_be_finished_is_tried_again_by_the_next_start(unshown, monkeypatch):
@@ -70,7 +70,7 @@ def test_a_demo_that_could_not_be_finished_is_tried_again_by_the_next_start(unsh
     assert said == [
         "the demo servers could not be set up; the site works without them, and the next start tries again"
     ]
-    unshown.shown(demo=False)
+    unshown.mark_shown(demo=False)
     assert (unshown.password, unshown.demo) == (False, True)
 
 
@@ -79,12 +79,12 @@ STEPS = (
     "confirm_launch",
     "agents.save_endpoint",
     "agents.save_agent",
-    "grants.grant",
+    "grants.grant_access",
     "tokens.issue_token",
     "checks.request_test",
-    "_finished",
+    "_wait_for_tests",
     "_approve",
-    "_rules",
+    "_add_demo_rules",
 )
 
 

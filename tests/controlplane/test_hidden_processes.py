@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from controlplane import doctor
-from mcpregistry.downstream.transports import callers
+from mcpregistry.downstream.transports import sandbox_callers
 from tests.externals import ROOT
 from tests.waiting import HANG_LIMIT
 
@@ -33,17 +33,17 @@ subprocess.run([sys.executable, "-I", "-c", *sys.argv[3:]])
 # mcpregistry/downstream/transports/launcher.py"""
 _SITE = """
 import json, socket, subprocess, sys
-from mcpregistry.downstream.transports import callers
+from mcpregistry.downstream.transports import sandbox_callers
 listener = socket.create_server(("127.0.0.1", 0))
 here = listener.getsockname()
 words = [sys.executable, "-I", "-c", sys.argv[1], "3", "read /usr", sys.argv[2], str(here[1])]
 with subprocess.Popen(words, stdin=subprocess.PIPE) as launcher:
     inside, address = listener.accept()
-    from_inside = callers.is_from_sandbox(address, here)
+    from_inside = sandbox_callers.is_from_sandbox(address, here)
     outside = socket.create_connection(here)
-    from_outside = callers.is_from_sandbox(outside.getsockname(), here)
+    from_outside = sandbox_callers.is_from_sandbox(outside.getsockname(), here)
     launcher.stdin.close()
-print(json.dumps([callers.are_processes_hidden(), from_inside, from_outside]))
+print(json.dumps([sandbox_callers.are_processes_hidden(), from_inside, from_outside]))
 """
 
 
@@ -81,8 +81,8 @@ def python_of_other_users() -> list[str]:
 
 
 def test_doctor_warns_where_proc_hides_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers, "are_processes_hidden", lambda: True)
+    monkeypatch.setattr(sandbox_callers, "are_processes_hidden", lambda: True)
     found = [each for each in doctor.find_hidden_processes() if not each.ok]
     assert "hidepid" in found[0].what
-    monkeypatch.setattr(callers, "are_processes_hidden", lambda: False)
+    monkeypatch.setattr(sandbox_callers, "are_processes_hidden", lambda: False)
     assert [*doctor.find_hidden_processes()] == []

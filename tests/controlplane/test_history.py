@@ -13,11 +13,11 @@ from django.db import transaction
 from django.utils import timezone
 from simple_history.models import HistoricalRecords
 
-from controlplane.history import past, undoing
-from controlplane.history.proposals import Proposal, carry_out, propose
-from controlplane.history.recording import LATEST, noting
+from controlplane.history import past_versions, undo_changes
+from controlplane.history.proposals import RestoreProposal, carry_out, propose
+from controlplane.history.version_recording import LATEST, collect_versions
+from mcpregistry.domain.caller_rights import grant_all_rights
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied
-from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import (
     Agent,
     AuditEntry,
@@ -63,9 +63,9 @@ def rule(**fields: Any) -> PolicyRule:
     )
 
 
-def back(version: Any) -> Proposal:
+def back(version: Any) -> RestoreProposal:
     def items() -> list[Any]:
-        return [past.item_of(version)]
+        return [past_versions.item_of(version)]
 
     return carry_out(items, actor=ACTOR, shown=propose(items, actor=ACTOR).shown, reason="put back")
 
@@ -73,7 +73,7 @@ def back(version: Any) -> Proposal:
 @pytest.fixture
 def made() -> Iterator[list[Any]]:
     """The versions that a test has made so far; ``clear`` it before the action in question."""
-    with noting() as versions:
+    with collect_versions() as versions:
         yield versions
 
 
@@ -82,7 +82,7 @@ def undo(made: list[Any], user: User, *, after: float = 0) -> Any:
     for version in made:
         type(version).objects.filter(pk=version.pk).update(history_user=user)
     now = timezone.now()
-    return undoing.undo(
+    return undo_changes.undo(
         made=kept, at=now - timedelta(seconds=after), user=user, actor=ACTOR, now=now
     )
 
@@ -97,7 +97,7 @@ def test_a_rule_is_put_back_with_its_name_and_what_would_change_is_shown_first()
     row.condition = ""
     row.outcome = "allow"
     rules.save_rule(rule=row, actor=ACTOR)
-    proposal = propose(lambda: [past.item_of(before)], actor=ACTOR)
+    proposal = propose(lambda: [past_versions.item_of(before)], actor=ACTOR)
     assert "+    condition: args.x == 1" in proposal.lines
     assert "-    outcome: allow" in proposal.lines
     row.refresh_from_db()
@@ -107,7 +107,7 @@ def test_a_rule_is_put_back_with_its_name_and_what_would_change_is_shown_first()
     assert (row.name, row.condition, row.outcome, row.note) == ("r", "args.x == 1", "deny", "first")
     assert "put back" in row.history.first().history_change_reason
     assert AuditEntry.objects.filter(kind="rule.changed", actor=ACTOR).count() == 2
-    assert propose(lambda: [past.item_of(before)], actor=ACTOR).empty
+    assert propose(lambda: [past_versions.item_of(before)], actor=ACTOR).empty
 
 
 def test_a_launch_of_before_is_not_live_until_it_is_confirmed_anew(server):
@@ -161,7 +161,7 @@ def test_a_changed_grant_is_put_back_in_place_and_a_channel_with_its_lists(serve
     outbox.save_channel(channel=channel, actor=ACTOR, servers=[], rules=[])
     back(old)
     assert list(channel.servers.all()) == [server]
-    lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
+    lifecycle.delete_server(server=server, actor=ACTOR, rights=grant_all_rights)
     # not a channel of all servers
     with pytest.raises(ConfigInvalid, match='No server named "git"'):
         back(old)
@@ -182,8 +182,8 @@ def test_a_grant_that_was_withdrawn_is_put_back_once_however_often_it_is_asked_f
         2,
     )
     assert Grant.objects.get().pk == key
-    assert propose(lambda: [past.item_of(old)], actor=ACTOR).empty
-    assert propose(lambda: past.at(moment), actor=ACTOR).empty
+    assert propose(lambda: [past_versions.item_of(old)], actor=ACTOR).empty
+    assert propose(lambda: past_versions.list_items_at(moment), actor=ACTOR).empty
     made.clear()
     grants.withdraw_grant(grant=Grant.objects.get(), actor=ACTOR)
     mine = list(made)
@@ -203,9 +203,9 @@ def test_what_was_made_again_by_its_name_is_changed_not_made_twice(made, root):
     again = rule(note="new")
     with pytest.raises(Conflict, match='A rule named "r" already exists'):
         undo(mine, root)
-    proposal = propose(lambda: past.at(moment), actor=ACTOR)
+    proposal = propose(lambda: past_versions.list_items_at(moment), actor=ACTOR)
     assert (proposal.report.made, proposal.report.changed) == ([], ["rules/r"])
-    assert past.since(moment) == []
+    assert past_versions.since(moment) == []
     back(old)
     assert [(row.pk, row.note) for row in PolicyRule.objects.all()] == [(again.pk, "old")]
 
@@ -229,11 +229,11 @@ def test_what_was_changed_meanwhile_is_not_put_over():
     old = row.history.first()
     row.note = "mine"
     rules.save_rule(rule=row, actor=ACTOR)
-    shown = propose(lambda: [past.item_of(old)], actor=ACTOR).shown
+    shown = propose(lambda: [past_versions.item_of(old)], actor=ACTOR).shown
     row.note = "theirs"
     rules.save_rule(rule=row, actor=ACTOR)
     with pytest.raises(Conflict, match="changed after these changes were shown"):
-        carry_out(lambda: [past.item_of(old)], actor=ACTOR, shown=shown, reason="")
+        carry_out(lambda: [past_versions.item_of(old)], actor=ACTOR, shown=shown, reason="")
     assert PolicyRule.objects.get().note == "theirs"
 
 
@@ -253,13 +253,20 @@ def test_the_site_as_of_a_time(server):
     site.keep_calls_days = 5
     settings_of.save_configuration(configuration=site, actor=ACTOR)
     late = rule(name="late")
-    assert [(kind.section, name) for kind, name in past.since(moment)] == [("rules", "late")]
-    proposal = propose(lambda: past.at(moment), actor=ACTOR)
+    assert [(kind.section, name) for kind, name in past_versions.since(moment)] == [
+        ("rules", "late")
+    ]
+    proposal = propose(lambda: past_versions.list_items_at(moment), actor=ACTOR)
     assert (proposal.report.made, proposal.report.changed) == (
         ["rules/gone"],
         ["configuration/site", "rules/r"],
     )
-    carry_out(lambda: past.at(moment), actor=ACTOR, shown=proposal.shown, reason="as of")
+    carry_out(
+        lambda: past_versions.list_items_at(moment),
+        actor=ACTOR,
+        shown=proposal.shown,
+        reason="as of",
+    )
     assert set(PolicyRule.objects.values_list("name", "note")) == {
         ("r", "old"),
         ("gone", ""),
@@ -276,8 +283,8 @@ def test_before_its_first_change_the_site_was_as_a_new_one():
     assert not Configuration.history.exists()
     site.default_outcome = "deny"
     settings_of.save_configuration(configuration=site, actor=ACTOR)
-    shown = propose(lambda: past.at(moment), actor=ACTOR).shown
-    carry_out(lambda: past.at(moment), actor=ACTOR, shown=shown, reason="")
+    shown = propose(lambda: past_versions.list_items_at(moment), actor=ACTOR).shown
+    carry_out(lambda: past_versions.list_items_at(moment), actor=ACTOR, shown=shown, reason="")
     assert Configuration.load().default_outcome == "ask"
 
 
@@ -301,13 +308,13 @@ def test_an_account_that_is_gone_stands_in_the_way_of_nothing(root, server):
     for version in old:
         back(version)
     assert (Agent.objects.get().description, Grant.objects.get().note) == ("old", "old")
-    proposal = propose(lambda: past.at(moment), actor=ACTOR)
+    proposal = propose(lambda: past_versions.list_items_at(moment), actor=ACTOR)
     assert proposal.empty
     assert any("left out: its user" in note for note in proposal.report.notes)
 
 
 def test_a_list_of_what_does_not_come_back_is_left_out_and_the_rest_is_put_back(server):
-    tool = observe.described(
+    tool = observe.record_described_tool(
         server=server, key="log", body={"name": "log", "inputSchema": {"type": "object"}}
     )
     channel = Channel(name="hook", kind="email", addresses=["a@example.org"])
@@ -316,8 +323,8 @@ def test_a_list_of_what_does_not_come_back_is_left_out_and_the_rest_is_put_back(
     moment = timezone.now()
     kept.description = "new"
     agents.save_agent(agent=kept, actor=ACTOR)
-    lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
-    proposal = propose(lambda: past.at(moment), actor=ACTOR)
+    lifecycle.delete_server(server=server, actor=ACTOR, rights=grant_all_rights)
+    proposal = propose(lambda: past_versions.list_items_at(moment), actor=ACTOR)
     assert (proposal.report.made, proposal.report.changed) == (["servers/git"], ["agents/ann"])
     assert any(
         "channels/hook is left out: one of its rules no longer exists" in note
@@ -331,13 +338,15 @@ def test_thousands_of_records_that_are_as_they_were_cost_no_looks_of_their_own(
     for number in range(20):
         agents.save_agent(agent=Agent(slug=f"a{number}"), actor=ACTOR)
     with django_assert_max_num_queries(45):
-        assert list(past.at(timezone.now())) == []
+        assert list(past_versions.list_items_at(timezone.now())) == []
     Agent.objects.filter(slug="a7").update(description="by the back door")
-    assert [item.name for item in past.at(timezone.now())] == ["a7"], "also what left no version"
+    assert [item.name for item in past_versions.list_items_at(timezone.now())] == ["a7"], (
+        "also what left no version"
+    )
 
 
 def test_what_hangs_on_a_tool_of_a_deleted_server_is_left_out_and_said(server):
-    tool = observe.described(
+    tool = observe.record_described_tool(
         server=server, key="log", body={"name": "log", "inputSchema": {"type": "object"}}
     )
     agent = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
@@ -345,10 +354,10 @@ def test_what_hangs_on_a_tool_of_a_deleted_server_is_left_out_and_said(server):
     rule(tool=tool)
     moment = timezone.now()
     old = grant.history.first()
-    lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
+    lifecycle.delete_server(server=server, actor=ACTOR, rights=grant_all_rights)
     with pytest.raises(ConfigInvalid, match='No tool named "git::log"'):
         back(old)
-    proposal = propose(lambda: past.at(moment), actor=ACTOR)
+    proposal = propose(lambda: past_versions.list_items_at(moment), actor=ACTOR)
     assert proposal.report.made == ["servers/git"]
     assert (
         sum("is left out: its tool no longer exists" in note for note in proposal.report.notes) == 2
@@ -364,7 +373,7 @@ def test_what_stands_in_the_way_of_the_whole_site_is_named_with_its_place():
     group.delete()
     Group.history.all().delete()  # type: ignore[attr-defined]  # retention has forgotten it
     with pytest.raises(Conflict, match='rules/r: The field "approvers"'):
-        propose(lambda: past.at(moment), actor=ACTOR)
+        propose(lambda: past_versions.list_items_at(moment), actor=ACTOR)
 
 
 # Undo
@@ -374,12 +383,12 @@ def test_a_change_a_making_and_a_deletion_are_undone(made, root, server):
     endpoint = agents.save_endpoint(endpoint=Endpoint(slug="e"), actor=ACTOR)
     grants.save_grant(grant=Grant(endpoint=endpoint, server=server), actor=ACTOR)
     made.clear()
-    agents.delete_endpoint(endpoint=endpoint, actor=ACTOR, rights=all_rights)
+    agents.delete_endpoint(endpoint=endpoint, actor=ACTOR, rights=grant_all_rights)
     undo(made, root)
     assert [str(each.endpoint) for each in Grant.objects.all()] == ["e"]
     made.clear()
     lifecycle.disable_server(server=server, actor=ACTOR)
-    assert undoing.can_be_undone(made)
+    assert undo_changes.can_be_undone(made)
     undo(made, root)
     server.refresh_from_db()
     assert server.lifecycle == Lifecycle.ACTIVE
@@ -401,7 +410,7 @@ def test_undo_is_refused_after_a_minute_a_later_change_or_without_the_right(made
         undo(mine, User.objects.create_user("bob"))
     row.note = "third"
     rules.save_rule(rule=row, actor="user:other")
-    with pytest.raises(Conflict, match="was changed again after that"):
+    with pytest.raises(Conflict, match="was changed again after this change"):
         undo(mine, root)
     row.refresh_from_db()
     assert row.note == "third"
@@ -415,7 +424,7 @@ def test_nobody_takes_back_what_somebody_else_did_or_what_cannot_be(made, root):
     kept = [("mcpregistry.policyrule", made[0].history_id)]
     now = timezone.now()
     with pytest.raises(Conflict, match="made by another user"):
-        undoing.undo(made=kept, at=now, user=root, actor=ACTOR, now=now)
+        undo_changes.undo(made=kept, at=now, user=root, actor=ACTOR, now=now)
     row.history.last().delete()  # as retention does
     with pytest.raises(Conflict, match="cannot be undone"):
         undo(made, root)
@@ -442,7 +451,7 @@ def test_what_the_database_took_back_is_not_offered(
     with django_capture_on_commit_callbacks(execute=True):
         rule()
     assert [label for label, _ in request.session[LATEST]["made"]] == ["mcpregistry.policyrule"]
-    assert undoing.latest(request.session, timezone.now()).words == "Rule r created."
+    assert undo_changes.latest(request.session, timezone.now()).words == "Rule r created."
 
 
 def test_each_thing_that_would_be_done_needs_its_own_right(made):
@@ -457,7 +466,7 @@ def test_each_thing_that_would_be_done_needs_its_own_right(made):
     made.clear()
     rules.delete_rule(rule=row, actor=ACTOR)
     for page in (
-        lambda user: propose(lambda: [past.item_of(old)], actor=ACTOR, user=user),
+        lambda user: propose(lambda: [past_versions.item_of(old)], actor=ACTOR, user=user),
         lambda user: undo(made, user),
     ):
         with pytest.raises(Denied):
@@ -485,8 +494,8 @@ def test_secrets_that_are_gone_are_to_be_entered_again_and_what_takes_tokens_alo
     assert report.notes == ["credentials/c: enter the missing secrets: credentials/c/value."]
     agent = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
     made.clear()
-    agents.delete_agent(agent=agent, actor=ACTOR, rights=all_rights)
-    assert not undoing.can_be_undone(made)
+    agents.delete_agent(agent=agent, actor=ACTOR, rights=grant_all_rights)
+    assert not undo_changes.can_be_undone(made)
 
 
 def test_what_people_confirm_is_not_offered_to_be_undone(made, server):
@@ -496,7 +505,7 @@ def test_what_people_confirm_is_not_offered_to_be_undone(made, server):
     made.clear()
     lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
     assert [version.history_type for version in made] == ["~"]
-    assert not undoing.can_be_undone(made)
+    assert not undo_changes.can_be_undone(made)
 
 
 # Retention

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 from django.db import connection
 
-from controlplane.backups.tables import Table
+from controlplane.backups.tables import BackupTable
 from mcpregistry.models import Agent, Configuration, Credential, Server
 from mcpregistry.services.access import agents, credentials, grants, tokens
 from subagents.models import LanguageModel, Provider
@@ -24,7 +24,7 @@ _CONFIGURATION = (
 )
 _DIGESTS = (
     "[(t.label, t.tally('default').digest) for t in __import__('controlplane.backups.schema').backups.schema.tables("
-    "__import__('controlplane.backups.schema').backups.schema.applied('default'))]"
+    "__import__('controlplane.backups.schema').backups.schema.list_applied_migrations('default'))]"
 )
 
 
@@ -44,7 +44,7 @@ def lived_in() -> None:
     """Rows of many tables, with JSON, decimals, times, secrets and an audit log that holds."""
     server = confirmed()
     agent = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
-    grants.grant(agent=agent, server=server, actor=ACTOR)
+    grants.grant_access(agent=agent, server=server, actor=ACTOR)
     tokens.issue_token(name="t", agent=agent, actor=ACTOR)
     credentials.save_credential(credential=Credential(name="github"), value="s3cret", actor=ACTOR)
     provider = Provider.objects.create(
@@ -108,10 +108,10 @@ def test_an_address_that_is_none_is_refused_before_anything_is_read(tmp_path):
 
 def test_a_site_that_runs_is_not_moved(tmp_path):
     """`up` holds the folder's lock."""
-    from controlplane.site import only_one
+    from controlplane.embedded_site import hold_site_lock
 
     site = elsewhere.on_sqlite(tmp_path / "site")
-    with only_one(site.var):
+    with hold_site_lock(site.var):
         code, said = site.run("moveto", f"sqlite:///{tmp_path / 'other.sqlite3'}")
     assert code == 1
     assert "already running" in said
@@ -144,7 +144,7 @@ def test_nobody_writes_while_a_site_moves(tmp_path, monkeypatch):
     counted = dumping._table
     thread = Thread(target=write)
 
-    def table(each: Table, *rest: object) -> int:
+    def table(each: BackupTable, *rest: object) -> int:
         if not thread.ident:
             thread.start()
             eventually(waits)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from controlplane import requests
-from controlplane.requests import Guarded
+from controlplane import request_guard
+from controlplane.request_guard import Guarded
 from tests.logs import logged
 
 
@@ -102,7 +102,7 @@ async def test_a_sound_request_id_is_kept_and_a_strange_one_replaced():
 
 
 async def test_the_log_holds_one_line_without_query_or_headers():
-    with logged(requests) as logs:
+    with logged(request_guard) as logs:
         await _ask(_hello, "/a", query=b"token=hunter2", authorization="Bearer hunter2")
     assert [(entry["event"], entry["path"], entry["status"]) for entry in logs] == [
         ("GET", "/a", 200)
@@ -120,7 +120,7 @@ async def test_an_unexpected_error_becomes_a_500_that_says_nothing_of_it():
 @pytest.mark.attack
 @pytest.mark.parametrize("first", [0, 1, 3])
 async def test_a_body_that_does_not_come_ends_the_request_whoever_reads_it(monkeypatch, first):
-    monkeypatch.setattr(requests, "BODY_SECONDS", 0.02)
+    monkeypatch.setattr(request_guard, "BODY_SECONDS", 0.02)
     left = [first]
     sent = []
 
@@ -149,7 +149,7 @@ async def test_a_body_that_does_not_come_ends_the_request_whoever_reads_it(monke
 
 
 async def test_whoever_has_sent_its_body_may_wait_as_long_as_it_likes(monkeypatch):
-    monkeypatch.setattr(requests, "BODY_SECONDS", 0.04)
+    monkeypatch.setattr(request_guard, "BODY_SECONDS", 0.04)
     gone = asyncio.Event()
     events = iter([{"type": "http.request", "body": b"", "more_body": False}])
 

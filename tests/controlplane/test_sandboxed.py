@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from controlplane import asgi
-from controlplane.sandboxed import refuse_sandboxed
+from controlplane.sandbox_guard import refuse_sandboxed
 from mcpregistry.domain.servers.target import Sandbox
-from mcpregistry.downstream.transports import callers
+from mcpregistry.downstream.transports import sandbox_callers
 from tests.controlplane.test_connections import answers, serving
 from tests.downstream.conftest import Bench
 from tests.fakes.targets import SERVERS, stdio_target
@@ -70,8 +70,11 @@ async def from_outside(port: int, way: str = "plainly") -> str:
 def is_one_closed() -> bool:
     """Whether a process outside of the sandboxes cannot be looked into, so that it may hold any
     socket."""
-    processes = [*callers._processes()]
-    return any(callers._holds(pid, set()) is None for pid in callers._others(processes, set()))
+    processes = [*sandbox_callers._iterate_processes()]
+    return any(
+        sandbox_callers._has_socket(pid, set()) is None
+        for pid in sandbox_callers._iterate_outside(processes, set())
+    )
 
 
 WAYS = ["plainly", "as_daemon", "in_a_thread", "undumpable", "in_flight"]
@@ -120,14 +123,16 @@ async def test_a_process_that_cannot_be_looked_into_may_be_the_caller(
 ):
     """A tunnel of SSH is such a process: it must not be taken for a server that hides."""
     here = bench(caller(tmp_path))
-    real = callers._holds
+    real = sandbox_callers._has_socket
     own = os.getpid()
     async with serving(guarded) as (_, port):
         assert await asked(here, port) == "403"
         # held by this very process
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         monkeypatch.setattr(
-            callers, "_holds", lambda pid, held: None if pid == own else real(pid, held)
+            sandbox_callers,
+            "_has_socket",
+            lambda pid, held: None if pid == own else real(pid, held),
         )
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert b" 200 " in await reader.read()

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import yaml
 
-from mcpregistry.domain.definitions.definition import visible
-from mcpregistry.domain.definitions.findings import Finding, Severity
-from mcpregistry.domain.definitions.scanner import scan, worst
+from mcpregistry.domain.definitions.definition import select_visible_fields
+from mcpregistry.domain.definitions.findings import ScanFinding, Severity
+from mcpregistry.domain.definitions.scanner import find_highest_severity, scan
 
 Half = Literal["development", "held_out"]
 _FOLDER = Path(__file__).parent / "definitions_corpus"
@@ -31,11 +31,11 @@ class Sample:
     definition: dict[str, Any]
     own: frozenset[str]
 
-    def findings(self, others: frozenset[str]) -> list[Finding]:
+    def findings(self, others: frozenset[str]) -> list[ScanFinding]:
         return scan(self.definition, own=self.own, others=others - self.own)
 
     def alarms(self, others: frozenset[str]) -> bool:
-        return worst(self.findings(others)) >= Severity.ALARM
+        return find_highest_severity(self.findings(others)) >= Severity.ALARM
 
 
 def honest(half: Half) -> list[Sample]:
@@ -43,7 +43,7 @@ def honest(half: Half) -> list[Sample]:
     return [
         Sample(
             server["source"],
-            visible(tool, server["instructions"]),
+            select_visible_fields(tool, server["instructions"]),
             frozenset(t["name"] for t in server["tools"]),
         )
         for server in servers

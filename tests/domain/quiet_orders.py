@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mcpregistry.domain.definitions.findings import Finding, Severity
-from mcpregistry.domain.definitions.scanner import scan, worst
+from mcpregistry.domain.definitions.findings import ScanFinding, Severity
+from mcpregistry.domain.definitions.scanner import find_highest_severity, scan
 
 Part = Literal["tuning", "second", "third", "fourth", "held_out", "unusual"]
 _FOLDER = Path(__file__).parent / "scanner_corpus"
@@ -72,11 +72,11 @@ class Row:
     language: str
     definition: dict[str, Any]
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[ScanFinding]:
         return scan(self.definition, own={self.definition["name"]})
 
     def alarms(self) -> bool:
-        return worst(self.findings()) >= Severity.ALARM
+        return find_highest_severity(self.findings()) >= Severity.ALARM
 
 
 def poisoned(part: Part) -> list[Row]:

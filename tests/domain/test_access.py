@@ -9,16 +9,22 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.policy.access import (
-    capable,
-    covers,
-    implied,
+    find_implied_arguments,
+    find_next_expiry,
+    has_capability,
+    is_covered_by_grant,
+    list_unambiguous_readings,
+    match_pins,
     may_call,
     may_see,
-    next_expiry,
-    pinned,
-    readings,
 )
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec, GrantSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.snapshot_specs import (
+    AgentSpec,
+    EndpointSpec,
+    GrantSpec,
+    ServerSpec,
+    ToolSpec,
+)
 
 NOW = 1_000.0
 SERVER = ServerSpec(1, "git", "Git", 1, "stdio", "lazy", 30.0, 1024, True)
@@ -62,8 +68,12 @@ def endpoint(*grants: GrantSpec, lists_only: bool = False) -> EndpointSpec:
     ],
 )
 def test_any_layer_of_capability_is_enough_and_none_is_not(capabilities: set[str], allowed: bool):
-    meant = {reading for name in capabilities for reading in readings(name, ["git", "time"], ())}
-    assert capable(agent(capabilities=frozenset(meant)), SERVER, TOOL) is allowed
+    meant = {
+        reading
+        for name in capabilities
+        for reading in list_unambiguous_readings(name, ["git", "time"], ())
+    }
+    assert has_capability(agent(capabilities=frozenset(meant)), SERVER, TOOL) is allowed
 
 
 @pytest.mark.parametrize(
@@ -88,7 +98,7 @@ def test_any_layer_of_capability_is_enough_and_none_is_not(capabilities: set[str
     ],
 )
 def test_a_capability_is_read_in_every_way_that_it_can_be(capability, slugs, approved, meant):
-    assert list(readings(capability, slugs, frozenset(approved))) == meant
+    assert list(list_unambiguous_readings(capability, slugs, frozenset(approved))) == meant
 
 
 GRANTS = [(), (ON_SERVER,), (ON_TOOL,), (ELSEWHERE,), (ELSEWHERE, ON_TOOL)]
@@ -112,10 +122,10 @@ def test_a_tool_is_seen_if_every_layer_says_so(
 
 
 def test_a_grant_of_one_tool_covers_no_other_and_one_of_a_server_no_other_server():
-    assert covers(ON_TOOL, TOOL)
-    assert not covers(ON_TOOL, OTHER_TOOL)
-    assert covers(ON_SERVER, OTHER_TOOL)
-    assert not covers(ON_SERVER, replace(TOOL, server_id=2))
+    assert is_covered_by_grant(ON_TOOL, TOOL)
+    assert not is_covered_by_grant(ON_TOOL, OTHER_TOOL)
+    assert is_covered_by_grant(ON_SERVER, OTHER_TOOL)
+    assert not is_covered_by_grant(ON_SERVER, replace(TOOL, server_id=2))
 
 
 @pytest.mark.parametrize(
@@ -130,8 +140,8 @@ def test_a_grant_ends_exactly_when_it_says(expires_at: float | None, allowed: bo
 
 def test_the_next_end_of_a_grant_is_the_nearest_that_is_still_to_come():
     ends = [replace(ON_SERVER, expires_at=at) for at in (NOW - 1, NOW, NOW + 5, NOW + 2, None)]
-    assert next_expiry(ends, NOW) == NOW + 2
-    assert next_expiry([ON_SERVER], NOW) is None
+    assert find_next_expiry(ends, NOW) == NOW + 2
+    assert find_next_expiry([ON_SERVER], NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -161,7 +171,7 @@ def test_the_next_end_of_a_grant_is_the_nearest_that_is_still_to_come():
 def test_pinned_arguments_must_be_there_with_exactly_their_value(
     pins: dict[str, Any], arguments: dict[str, Any], met: bool
 ):
-    assert pinned(pins, arguments) is met
+    assert match_pins(pins, arguments) is met
     assert may_call(agent(replace(ON_TOOL, pins=pins)), endpoint(), TOOL, arguments, NOW) is met
     assert (
         may_call(
@@ -195,10 +205,10 @@ def test_a_pinned_tool_is_listed_because_pins_show_only_in_a_call():
 def test_a_grant_of_a_server_is_of_one_kind_or_of_everything():
     prompt = replace(TOOL, id=12, kind="prompt")  # with the very name of the tool
     granted = {kind: replace(ON_SERVER, kind=kind) for kind in ("tool", "prompt", "")}
-    assert [covers(granted[kind], TOOL) for kind in granted] == [True, False, True]
-    assert [covers(granted[kind], prompt) for kind in granted] == [False, True, True]
-    assert covers(replace(ON_TOOL, tool_id=12), prompt)
-    assert not covers(ON_TOOL, prompt)
+    assert [is_covered_by_grant(granted[kind], TOOL) for kind in granted] == [True, False, True]
+    assert [is_covered_by_grant(granted[kind], prompt) for kind in granted] == [False, True, True]
+    assert is_covered_by_grant(replace(ON_TOOL, tool_id=12), prompt)
+    assert not is_covered_by_grant(ON_TOOL, prompt)
     ann = agent(ON_SERVER, granted["prompt"], capabilities=frozenset({"mcp_git::push"}))
     assert may_see(ann, endpoint(), SERVER, TOOL, NOW)
     assert not may_see(ann, endpoint(), SERVER, prompt, NOW)
@@ -259,4 +269,4 @@ def test_what_grants_pin_of_arguments_that_nobody_has_given_yet(own, shown, know
     where = endpoint(
         *(replace(ON_TOOL, pins=pins) for pins in shown or ()), lists_only=shown is not None
     )
-    assert implied(who, where, TOOL, known, typed="typed", now=NOW) == expected
+    assert find_implied_arguments(who, where, TOOL, known, typed="typed", now=NOW) == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpregistry.domain.addresses import network, place
+from mcpregistry.domain.addresses import mask_client_address, mask_client_network
 
 
 @pytest.mark.parametrize(
@@ -21,5 +21,5 @@ def test_ipv4_addresses_count_one_by_one_in_either_notation(
     address: str, of_place: str, of_network: str
 ):
     """A proxy that listens on IPv6 names its IPv4 clients as ``::ffff:203.0.113.7``."""
-    assert place(address) == of_place
-    assert network(place(address)) == of_network
+    assert mask_client_address(address) == of_place
+    assert mask_client_network(mask_client_address(address)) == of_network

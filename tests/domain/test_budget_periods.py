@@ -15,11 +15,11 @@ from mcpregistry.domain.budgets import (
     Level,
     Period,
     Unit,
-    amount,
-    counted,
-    of_dollars,
-    shown,
-    span,
+    convert_dollars,
+    convert_limit,
+    convert_to_decimal,
+    find_calendar_period,
+    format_amount,
 )
 
 # Clocks change at two in the morning, at midnight itself (both ways), by half an hour, and not at
@@ -44,16 +44,18 @@ moments = st.integers(1_262_304_000, 2_145_830_400).map(
 @given(moments, st.sampled_from(Period), st.sampled_from(ZONES))
 def test_every_moment_is_in_one_period_and_these_follow_each_other_without_a_gap(now, period, name):
     zone = ZoneInfo(name)
-    here = span(period, now, zone)
+    here = find_calendar_period(period, now, zone)
     assert here.start <= now < here.end
     for inside in (
         here.start,
         here.end - timedelta(microseconds=1),
         here.start + (here.end - here.start) / 2,
     ):
-        assert span(period, inside, zone) == here
-    assert span(period, here.end, zone).start == here.end
-    assert span(period, here.start - timedelta(microseconds=1), zone).end == here.start
+        assert find_calendar_period(period, inside, zone) == here
+    assert find_calendar_period(period, here.end, zone).start == here.end
+    assert (
+        find_calendar_period(period, here.start - timedelta(microseconds=1), zone).end == here.start
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,9 @@ def test_every_moment_is_in_one_period_and_these_follow_each_other_without_a_gap
 )
 def test_a_day_in_which_clocks_change_is_as_long_as_it_is(day, hours):
     zone = ZoneInfo("Europe/Oslo")
-    found = span(Period.DAY, datetime.fromisoformat(f"{day}T12:00").replace(tzinfo=zone), zone)
+    found = find_calendar_period(
+        Period.DAY, datetime.fromisoformat(f"{day}T12:00").replace(tzinfo=zone), zone
+    )
     assert found.end - found.start == timedelta(hours=hours)
     assert found.start.astimezone(zone).isoformat()[:19] == f"{day}T00:00:00"
 
@@ -78,7 +82,9 @@ def test_a_day_in_which_clocks_change_is_as_long_as_it_is(day, hours):
     ],
 )
 def test_periods_around_a_change_of_clocks(period, start, end):
-    found = span(period, datetime(2026, 10, 25, 0, 30, tzinfo=UTC), ZoneInfo("Europe/Oslo"))
+    found = find_calendar_period(
+        period, datetime(2026, 10, 25, 0, 30, tzinfo=UTC), ZoneInfo("Europe/Oslo")
+    )
     assert [found.start, found.end] == [
         datetime.fromisoformat(f"{each}+00:00") for each in (start, end)
     ]
@@ -95,8 +101,8 @@ def test_what_is_let_through_never_passes_the_hard_mark_and_nothing_is_refused_t
     reserved = 0
     for number, more in enumerate(wanted):
         book = Book(spent, reserved, None, hard)
-        assert book.bears(more) == (spent + reserved + max(more, 1) <= hard)
-        if book.bears(more):
+        assert book.can_afford(more) == (spent + reserved + max(more, 1) <= hard)
+        if book.can_afford(more):
             spent, reserved = (spent + more, reserved) if number % 2 else (spent, reserved + more)
     assert spent + reserved <= hard
 
@@ -111,15 +117,15 @@ def test_a_book_says_how_it_stands():
         Level.SPENT,
         Level.SPENT,
     ]
-    assert [Book(70, 5, **marks).warns(more) for more in (4, 5)] == [False, True]
-    assert Book(10**18).bears(10**18), "without a mark everything passes"
-    assert not Book(0, hard=0).bears(0), "nothing at all is left of nothing"
+    assert [Book(70, 5, **marks).has_reached_soft_limit(more) for more in (4, 5)] == [False, True]
+    assert Book(10**18).can_afford(10**18), "without a mark everything passes"
+    assert not Book(0, hard=0).can_afford(0), "nothing at all is left of nothing"
 
 
 @given(st.decimals(0, 10**6, places=8))
 def test_money_is_exact_down_to_a_hundred_millionth_of_a_dollar(dollars):
-    assert amount(of_dollars(dollars), Unit.MONEY) == dollars
-    assert counted(dollars, Unit.MONEY) == of_dollars(dollars)
+    assert convert_to_decimal(convert_dollars(dollars), Unit.MONEY) == dollars
+    assert convert_limit(dollars, Unit.MONEY) == convert_dollars(dollars)
 
 
 @pytest.mark.parametrize(
@@ -134,8 +140,8 @@ def test_money_is_exact_down_to_a_hundred_millionth_of_a_dollar(dollars):
     ],
 )
 def test_numbers_are_told_as_people_write_them(number, unit, text):
-    assert shown(number, unit) == text
+    assert format_amount(number, unit) == text
 
 
 def test_what_is_smaller_than_the_books_can_tell_is_not_nothing():
-    assert of_dollars(Decimal("0.000000001")) == 1
+    assert convert_dollars(Decimal("0.000000001")) == 1

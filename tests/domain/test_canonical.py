@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.text.canonical import canonical, digest, plain, size, stored
+from mcpregistry.domain.text.canonical import (
+    clean_text,
+    encode_canonical_json,
+    encode_lossy_json,
+    hash_parts,
+    measure_json,
+)
 
 SCALARS = (
     st.none()
@@ -34,20 +40,20 @@ def shuffled(value: Any) -> Any:
 
 @given(VALUES)
 def test_the_order_of_keys_means_nothing(value: Any):
-    assert canonical(shuffled(value)) == canonical(value)
+    assert encode_canonical_json(shuffled(value)) == encode_canonical_json(value)
 
 
 @given(VALUES)
 def test_the_text_is_the_value_again_and_canonical_of_that_is_the_same_text(value: Any):
-    text = canonical(value)
+    text = encode_canonical_json(value)
     again = json.loads(text)
     assert again == value
-    assert canonical(again) == text
+    assert encode_canonical_json(again) == text
 
 
 @given(VALUES, VALUES)
 def test_different_values_have_different_texts(left: Any, right: Any):
-    if canonical(left) == canonical(right):
+    if encode_canonical_json(left) == encode_canonical_json(right):
         assert left == right
 
 
@@ -65,14 +71,14 @@ def test_different_values_have_different_texts(left: Any, right: Any):
     ],
 )
 def test_what_python_or_the_eye_takes_for_equal_is_told_apart(left: Any, right: Any):
-    assert canonical({"v": left}) != canonical({"v": right})
+    assert encode_canonical_json({"v": left}) != encode_canonical_json({"v": right})
 
 
 @pytest.mark.parametrize(
     "number", [2**53 + 1, 2**64, -(2**64) - 1, 10**400, 0.1, 1e-7, 1e16, -0.0, 5e-324]
 )
 def test_numbers_are_exact(number: float):
-    again = json.loads(canonical(number))
+    again = json.loads(encode_canonical_json(number))
     assert again == number
     assert repr(again) == repr(number)
 
@@ -80,13 +86,14 @@ def test_numbers_are_exact(number: float):
 def test_keys_are_sorted_by_their_utf8_bytes_and_there_is_no_white_space():
     keys = ["\U0001f600", "\uffff", "z", "a", "é", "B"]
     assert (
-        canonical(dict.fromkeys(keys, 1)) == '{"B":1,"a":1,"z":1,"é":1,"\uffff":1,"\U0001f600":1}'
+        encode_canonical_json(dict.fromkeys(keys, 1))
+        == '{"B":1,"a":1,"z":1,"é":1,"\uffff":1,"\U0001f600":1}'
     )
 
 
 @given(VALUES | SURROGATES | st.dictionaries(SURROGATES, VALUES))
 def test_the_text_is_fit_for_every_database(value: Any):
-    text = canonical(value)
+    text = encode_canonical_json(value)
     text.encode()
     assert "\x00" not in text
     assert not any(unicodedata.category(sign) == "Cc" and sign < " " for sign in text)
@@ -101,8 +108,8 @@ NUMBERS_JSON_LACKS = [float("nan"), float("inf"), float("-inf")]
 )
 def test_numbers_that_json_lacks_are_refused_and_stored_by_name(number: float, wrap: Any):
     with pytest.raises(ValueError, match="float"):
-        canonical(wrap(number))
-    assert f'"{number!r}"' in stored(wrap(number))
+        encode_canonical_json(wrap(number))
+    assert f'"{number!r}"' in encode_lossy_json(wrap(number))
 
 
 @pytest.mark.parametrize(
@@ -112,8 +119,8 @@ def test_numbers_that_json_lacks_are_refused_and_stored_by_name(number: float, w
 )
 def test_what_is_no_json_is_refused_and_still_stored(value: Any):
     with pytest.raises(ValueError, match=r"JSON|digits"):
-        canonical({"v": value})
-    json.loads(stored({"v": value}))
+        encode_canonical_json({"v": value})
+    json.loads(encode_lossy_json({"v": value}))
 
 
 def nested(depth: int, leaf: Any = 1) -> Any:
@@ -128,14 +135,14 @@ def nested(depth: int, leaf: Any = 1) -> Any:
 def test_depth_is_a_plain_refusal_never_a_crash(depth: int, leaf: Any):
     value = nested(depth, leaf)
     with contextlib.suppress(ValueError):
-        canonical(value)
-    json.loads(stored(value))
+        encode_canonical_json(value)
+    json.loads(encode_lossy_json(value))
 
 
 def test_the_deepest_value_is_the_same_on_every_python():
-    assert canonical(nested(499)) == "[" * 499 + "1" + "]" * 499
+    assert encode_canonical_json(nested(499)) == "[" * 499 + "1" + "]" * 499
     with pytest.raises(ValueError, match="deeply"):
-        canonical(nested(500))
+        encode_canonical_json(nested(500))
 
 
 @given(
@@ -145,7 +152,7 @@ def test_the_deepest_value_is_the_same_on_every_python():
     )
 )
 def test_stored_never_fails(value: Any):
-    text = stored(value)
+    text = encode_lossy_json(value)
     text.encode()
     json.loads(text)
 
@@ -156,25 +163,25 @@ def test_stored_never_fails(value: Any):
     )
 )
 def test_the_size_is_that_of_the_stored_text(value: Any):
-    assert size(value) == len(stored(value).encode())
+    assert measure_json(value) == len(encode_lossy_json(value).encode())
 
 
 def test_digests_tell_lists_of_parts_apart():
     lists = [("ab", "c"), ("a", "bc"), ("abc",), ("abc", ""), ("", "abc"), ("a", "b", "c"), ()]
-    assert len({digest(*parts) for parts in lists}) == len(lists)
-    assert digest("\ud800") != digest("?")
+    assert len({hash_parts(*parts) for parts in lists}) == len(lists)
+    assert hash_parts("\ud800") != hash_parts("?")
 
 
 @given(st.text() | SURROGATES, st.integers(min_value=1, max_value=50))
 def test_plain_text_fits_its_column(text: str, limit: int):
-    fit = plain(text, limit)
+    fit = clean_text(text, limit)
     fit.encode()
     assert "\x00" not in fit
     assert len(fit) <= limit
-    assert plain(fit, limit) == fit
+    assert clean_text(fit, limit) == fit
 
 
 def test_plain_text_says_where_it_was_cut():
-    assert plain("abcdef", 4) == "abc…"
-    assert plain("a\x00b") == "a␀b"
-    assert plain("grüß") == "grüß"
+    assert clean_text("abcdef", 4) == "abc…"
+    assert clean_text("a\x00b") == "a␀b"
+    assert clean_text("grüß") == "grüß"

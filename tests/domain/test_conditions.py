@@ -15,10 +15,10 @@ from mcpregistry.domain.policy.conditions import (
     LONGEST,
     ConditionFailed,
     ConditionInvalid,
+    build_context,
     compile_condition,
-    context_of,
-    joined,
-    moment,
+    describe_moment,
+    join_conditions,
 )
 from tests.domain.growth import FACTOR, grows_at_most
 from tests.waiting import HANG_LIMIT
@@ -27,7 +27,7 @@ from tests.waiting import HANG_LIMIT
 def holds(source: str, **facts: Any) -> bool:
     condition = compile_condition(source)
     arguments = facts.get("args", {})
-    return condition.holds(context_of({"args": {}, **facts}), arguments)
+    return condition.is_true(build_context({"args": {}, **facts}), arguments)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_long_chains_neither_crash_nor_take_long(source: str):
     program = (
         "import sys, threading; from mcpregistry.domain.policy.conditions import *\n"
         "c = compile_condition(sys.argv[1])\n"
-        "t = threading.Thread(target=lambda: print(c.holds(context_of({'args': {}}), {}))); t.start(); t.join()"
+        "t = threading.Thread(target=lambda: print(c.is_true(build_context({'args': {}}), {}))); t.start(); t.join()"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, source], capture_output=True, text=True, timeout=HANG_LIMIT
@@ -107,7 +107,7 @@ def test_loops_over_huge_arguments_give_no_answer_quickly():
     condition = compile_condition("args.l.all(x, args.l.all(y, x != y))")
     arguments = {"l": list(range(50_000))}  # it would take many minutes
     with pytest.raises(ConditionFailed, match="too large"):
-        condition.holds(context_of({"args": arguments}), arguments)
+        condition.is_true(build_context({"args": arguments}), arguments)
 
 
 @pytest.mark.attack
@@ -116,7 +116,7 @@ def test_loops_that_are_allowed_end_soon():
 
     def loop(count: int) -> None:
         arguments = {"l": list(range(count))}
-        assert condition.holds(context_of({"args": arguments}), arguments)
+        assert condition.is_true(build_context({"args": arguments}), arguments)
 
     assert grows_at_most(loop, 200 // FACTOR, most=3.0 * FACTOR**2), (
         "one loop in another, and no more than that"
@@ -149,8 +149,12 @@ def test_regular_expressions_are_linear():
         ("args.x == null", {"args": {"x": None}}, True),
         ("args.x == 1", {"args": {"x": True}}, False),
         ('tool.risk == "high" // a comment', {"tool": {"risk": "high"}}, True),
-        ("call.weekday <= 5 && call.hour >= 9", {"call": moment(1_700_000_000)}, True),
-        ("call.time > timestamp('2023-11-14T00:00:00Z')", {"call": moment(1_700_000_000)}, True),
+        ("call.weekday <= 5 && call.hour >= 9", {"call": describe_moment(1_700_000_000)}, True),
+        (
+            "call.time > timestamp('2023-11-14T00:00:00Z')",
+            {"call": describe_moment(1_700_000_000)},
+            True,
+        ),
     ],
 )
 def test_what_conditions_say(source: str, facts: dict[str, Any], expected: bool):
@@ -176,7 +180,7 @@ def test_no_answer_says_why_and_no_value_of_the_call(source: str, args: dict[str
 
 def test_what_cel_cannot_hold_is_no_answer():
     with pytest.raises(ConditionFailed):
-        context_of({"args": {"x": "\ud800"}})
+        build_context({"args": {"x": "\ud800"}})
 
 
 def test_only_what_a_condition_names_is_read():
@@ -194,11 +198,11 @@ def test_a_block_is_false_exactly_when_all_are():
         compile_condition(s)
         for s in ("args.a > 1 // first", "args.b > 1", "args.a == 1 && args.b == 2")
     ]
-    program = joined(conditions)
+    program = join_conditions(conditions)
     for a in range(3):
         for b in range(3):
-            context = context_of({"args": {"a": a, "b": b}})
-            assert program.execute(context) is any(c.holds(context, {}) for c in conditions)
+            context = build_context({"args": {"a": a, "b": b}})
+            assert program.execute(context) is any(c.is_true(context, {}) for c in conditions)
 
 
 def test_compiling_loads_no_command_line():

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from mcp_types import _v2025_11_25 as older
 from mcp_types import _v2026_07_28 as newer
 
-from mcpregistry.domain.definitions.definition import listing, visible
+from mcpregistry.domain.definitions.definition import select_visible_fields, strip_instructions
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid
-from mcpregistry.domain.schema.repair import repair_schema
-from mcpregistry.domain.schema.validation import check_schema
-from mcpregistry.domain.shown_definitions import (
+from mcpregistry.domain.host_definitions import (
     MemberChange,
     check_call,
     check_tool_is_usable,
@@ -22,6 +20,8 @@ from mcpregistry.domain.shown_definitions import (
     list_changes,
     repair_definition,
 )
+from mcpregistry.domain.schema.repair import repair_schema
+from mcpregistry.domain.schema.validation import check_schema
 
 OBJECT = {"type": "object"}
 MODELS = {
@@ -40,7 +40,9 @@ LISTED: dict[str, dict[str, Any]] = {
 
 def shown(kind: str, listed: dict[str, Any]) -> dict[str, Any]:
     """What hosts get of what is listed; the models of both versions of the protocol accept it."""
-    found = repair_definition(kind, listing(visible(listed, kind=kind))).definition
+    found = repair_definition(
+        kind, strip_instructions(select_visible_fields(listed, kind=kind))
+    ).definition
     for version in (older, newer):
         output = found.get("outputSchema", OBJECT)
         whole = (
@@ -289,9 +291,12 @@ def test_a_member_of_the_wrong_type_costs_no_more_than_itself(
 ):
     listed = LISTED[kind] | {member: said}
     found = shown(kind, listed)
-    if member in visible(listed, kind=kind):
+    if member in select_visible_fields(listed, kind=kind):
         assert found.get(member) == read
-        assert any(member in change for change in list_changes(kind, visible(listed, kind=kind)))
+        assert any(
+            member in change
+            for change in list_changes(kind, select_visible_fields(listed, kind=kind))
+        )
 
 
 def test_how_a_tool_is_run_and_who_needs_which_argument_are_put_right():

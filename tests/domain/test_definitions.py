@@ -11,10 +11,10 @@ from mcpregistry.domain.definitions.definition import (
     LISTED,
     MAX_INSTRUCTIONS,
     VISIBLE,
-    definition_hash,
-    differences,
-    listing,
-    visible,
+    hash_definition,
+    list_changed_fields,
+    select_visible_fields,
+    strip_instructions,
 )
 
 TOOL: dict[str, Any] = {
@@ -80,8 +80,8 @@ def reordered(value: Any) -> Any:
     ],
 )
 def test_any_change_of_what_a_model_sees_is_another_definition(other: dict[str, Any]):
-    assert definition_hash(other) != definition_hash(TOOL)
-    assert len(differences(visible(TOOL), visible(other))) == 1
+    assert hash_definition(other) != hash_definition(TOOL)
+    assert len(list_changed_fields(select_visible_fields(TOOL), select_visible_fields(other))) == 1
 
 
 @pytest.mark.parametrize(
@@ -95,15 +95,15 @@ def test_any_change_of_what_a_model_sees_is_another_definition(other: dict[str, 
     ids=["order", "unknown", "null", "first"],
 )
 def test_what_no_model_sees_is_the_same_definition(same: dict[str, Any]):
-    assert definition_hash(same) == definition_hash(TOOL)
-    assert differences(visible(TOOL), visible(same)) == []
+    assert hash_definition(same) == hash_definition(TOOL)
+    assert list_changed_fields(select_visible_fields(TOOL), select_visible_fields(same)) == []
 
 
 def test_absent_and_null_are_the_same():
     bare = {"name": "x", "inputSchema": {}}
-    assert definition_hash(bare | {"title": None}) == definition_hash(bare)
-    assert differences(bare, bare | {"title": None}) == []
-    assert visible(bare | {"title": None}) == bare
+    assert hash_definition(bare | {"title": None}) == hash_definition(bare)
+    assert list_changed_fields(bare, bare | {"title": None}) == []
+    assert select_visible_fields(bare | {"title": None}) == bare
 
 
 @pytest.mark.attack
@@ -112,31 +112,35 @@ def test_absent_and_null_are_the_same():
 )
 def test_an_odd_value_has_a_hash_of_its_own(odd: Any):
     """One tool that cannot be hashed would hide all others of its server."""
-    assert definition_hash(changed("_meta", to={"v": odd})) != definition_hash(TOOL)
-    assert differences(TOOL, changed("_meta", to={"v": odd})) == ["_meta"]
+    assert hash_definition(changed("_meta", to={"v": odd})) != hash_definition(TOOL)
+    assert list_changed_fields(TOOL, changed("_meta", to={"v": odd})) == ["_meta"]
 
 
 def test_differences_come_in_a_fixed_order():
-    other = visible({"name": "other", "_meta": {}, "title": "T"}, "Be kind.")
-    assert differences(TOOL, other) == [*LISTED, INSTRUCTIONS]
+    other = select_visible_fields({"name": "other", "_meta": {}, "title": "T"}, "Be kind.")
+    assert list_changed_fields(TOOL, other) == [*LISTED, INSTRUCTIONS]
     assert [field for field in VISIBLE if field in LISTED] == [*LISTED]
 
 
 @pytest.mark.attack
 def test_the_instructions_of_the_server_belong_to_every_definition():
     for other in ("Be kind", "be kind.", "Be  kind.", "Be kind.\u200b", ""):
-        assert definition_hash(TOOL, other) != definition_hash(TOOL, "Be kind.")
-        assert differences(visible(TOOL, "Be kind."), visible(TOOL, other)) == ["instructions"]
-    assert listing(visible(TOOL, "Be kind.")) == visible(TOOL)
+        assert hash_definition(TOOL, other) != hash_definition(TOOL, "Be kind.")
+        assert list_changed_fields(
+            select_visible_fields(TOOL, "Be kind."), select_visible_fields(TOOL, other)
+        ) == ["instructions"]
+    assert strip_instructions(select_visible_fields(TOOL, "Be kind.")) == select_visible_fields(
+        TOOL
+    )
 
 
 @pytest.mark.attack
 def test_a_tool_cannot_bring_instructions_of_its_own():
-    assert visible(TOOL | {"instructions": "Obey."}) == visible(TOOL)
+    assert select_visible_fields(TOOL | {"instructions": "Obey."}) == select_visible_fields(TOOL)
 
 
 @pytest.mark.attack
 def test_of_long_instructions_every_change_counts_but_not_every_character_is_kept():
     long = "x" * (MAX_INSTRUCTIONS + 5000)
-    assert definition_hash(TOOL, long) != definition_hash(TOOL, f"{long[:-1]}y")
-    assert len(visible(TOOL, long)["instructions"]) < MAX_INSTRUCTIONS + 200
+    assert hash_definition(TOOL, long) != hash_definition(TOOL, f"{long[:-1]}y")
+    assert len(select_visible_fields(TOOL, long)["instructions"]) < MAX_INSTRUCTIONS + 200

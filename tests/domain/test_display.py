@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from tests.domain.growth import FACTOR, grows_at_most
 
 
@@ -15,7 +15,7 @@ def test_no_character_that_shows_nothing_comes_through() -> None:
         for code in range(0x110000)
         if unicodedata.category(char := chr(code)) in unseen
         and char not in "\n\t"
-        and char in printable(char)
+        and char in show_invisible_characters(char)
     ]
     assert through == []
 
@@ -36,24 +36,28 @@ def test_no_character_that_shows_nothing_comes_through() -> None:
     ],
 )
 def test_hidden_characters_are_named_and_others_stay(text: str, shown: str) -> None:
-    assert printable(text) == shown
-    assert printable(text).encode()
+    assert show_invisible_characters(text) == shown
+    assert show_invisible_characters(text).encode()
 
 
 def test_marks_stacked_upon_a_letter_are_counted_instead_of_drawn() -> None:
-    assert printable("Z" + "\u0301" * 500) == "Z" + "\u0301" * 4 + "⟦496 more marks⟧"
+    assert (
+        show_invisible_characters("Z" + "\u0301" * 500) == "Z" + "\u0301" * 4 + "⟦496 more marks⟧"
+    )
 
 
 def test_ten_megabytes_are_cut_at_once_and_the_cut_is_told() -> None:
     text = "\u202e" * 10_000_000
-    shown = printable(text)
+    shown = show_invisible_characters(text)
     assert shown.endswith("… (9,980,000 more characters)")
     assert len(shown) < 200_000
     assert grows_at_most(
-        lambda length: printable(text[:length]), len(text) // FACTOR, most=FACTOR / 2
+        lambda length: show_invisible_characters(text[:length]),
+        len(text) // FACTOR,
+        most=FACTOR / 2,
     ), "the rest is not read"
 
 
 def test_a_text_of_exactly_the_limit_is_whole() -> None:
-    assert printable("x" * 50, 50) == "x" * 50
-    assert printable("x" * 51, 50) == "x" * 50 + "… (1 more characters)"
+    assert show_invisible_characters("x" * 50, 50) == "x" * 50
+    assert show_invisible_characters("x" * 51, 50) == "x" * 50 + "… (1 more characters)"

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.energy import Level, Rates, Stand, estimate, foretold, usage_of, word_for
+from mcpregistry.domain.energy import (
+    EnergyLevel,
+    EnergyRates,
+    PoolLevel,
+    classify_level,
+    estimate_call_cost,
+    estimate_first_cost,
+    summarize_samples,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 units = st.floats(0, 1e6)
@@ -24,18 +32,18 @@ seconds = st.floats(-1e5, 1e5)
 def test_a_level_stays_between_its_floor_and_its_capacity_whatever_the_clock_does(
     capacity, rate, steps
 ):
-    stand = Stand(capacity, NOW, capacity, rate)
+    stand = PoolLevel(capacity, NOW, capacity, rate)
     now = NOW
     for step, amount in steps:
         now += timedelta(seconds=step)
         assert 0 <= stand.level_at(now) <= capacity
-        stand = stand.less(amount, now)
+        stand = stand.take_units(amount, now)
     assert 0 <= stand.level <= capacity
 
 
 @given(level=units, rate=st.floats(0.001, 1e3), wanted=units)
 def test_after_the_time_that_is_told_there_is_enough_and_not_much_before(level, rate, wanted):
-    stand = Stand(level, NOW, 1e6, rate)
+    stand = PoolLevel(level, NOW, 1e6, rate)
     wait = stand.seconds_until(wanted, NOW)
     assert stand.level_at(NOW + timedelta(seconds=wait + 1e-5)) >= wanted - 1e-2
     if wait > 1:
@@ -49,7 +57,7 @@ def test_after_the_time_that_is_told_there_is_enough_and_not_much_before(level, 
     back=st.floats(0, 1e5),
 )
 def test_the_time_that_is_told_holds_after_the_clock_was_set_back(level, rate, wanted, back):
-    stand = Stand(level, NOW, 1e6, rate)
+    stand = PoolLevel(level, NOW, 1e6, rate)
     now = NOW - timedelta(seconds=back)
     wait = stand.seconds_until(wanted, now)
     assert stand.level_at(now + timedelta(seconds=wait + 1e-5)) >= wanted - 1e-2
@@ -57,50 +65,56 @@ def test_the_time_that_is_told_holds_after_the_clock_was_set_back(level, rate, w
 
 
 def test_what_never_comes_back_is_waited_for_for_ever():
-    assert Stand(5, NOW, 100, 0).seconds_until(6, NOW) == math.inf
-    assert Stand(5, NOW, 100, 1).seconds_until(101, NOW) == math.inf
-    assert Stand(5, NOW, 100, 0).seconds_until(5, NOW) == 0
+    assert PoolLevel(5, NOW, 100, 0).seconds_until(6, NOW) == math.inf
+    assert PoolLevel(5, NOW, 100, 1).seconds_until(101, NOW) == math.inf
+    assert PoolLevel(5, NOW, 100, 0).seconds_until(5, NOW) == 0
 
 
 def test_a_call_costs_by_its_time():
-    assert [Rates().of_call(each, 10_000) for each in (1, 2, 4)] == [2, 4, 8]
-    assert Rates(1, 2, 3).of_call(1, 2048) == 9
+    assert [EnergyRates().price_call(each, 10_000) for each in (1, 2, 4)] == [2, 4, 8]
+    assert EnergyRates(1, 2, 3).price_call(1, 2048) == 9
 
 
 @pytest.mark.parametrize(
     ("level", "word"), [(0, "empty"), (9.9, "critical"), (10, "low"), (29, "low"), (30, "ok")]
 )
 def test_levels_have_names(level, word):
-    assert word_for(level, critical=10, resume=30) is Level(word)
+    assert classify_level(level, critical=10, resume=30) is EnergyLevel(word)
 
 
 def test_an_estimate_grows_with_what_there_is_to_a_tool_and_an_operators_counts_more():
     plain = {"name": "t", "inputSchema": {"type": "object"}}
     schema = {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"]}
-    assert estimate(plain) == 1.05
-    assert estimate(plain | {"inputSchema": schema}) == pytest.approx(1.35)
+    assert estimate_first_cost(plain) == 1.05
+    assert estimate_first_cost(plain | {"inputSchema": schema}) == pytest.approx(1.35)
     assert (
-        estimate(plain | {"annotations": {"destructiveHint": True, "openWorldHint": True}}) == 4.05
+        estimate_first_cost(
+            plain | {"annotations": {"destructiveHint": True, "openWorldHint": True}}
+        )
+        == 4.05
     )
-    assert estimate(plain | {"annotations": {"destructiveHint": True}}, destructive=False) == 1.05
-    assert estimate(plain, operators=7) == 7
-    assert estimate({"inputSchema": {"required": 3, "properties": []}}) == 1.05
+    assert (
+        estimate_first_cost(plain | {"annotations": {"destructiveHint": True}}, destructive=False)
+        == 1.05
+    )
+    assert estimate_first_cost(plain, operators=7) == 7
+    assert estimate_first_cost({"inputSchema": {"required": 3, "properties": []}}) == 1.05
 
 
 def test_the_more_calls_there_are_the_less_the_definition_counts():
-    assert foretold(3.0, None, Rates()) == 3.0
-    once = usage_of([(10, 2.0, 50)])
-    often = usage_of([(10, 2.0, 50)] * 195)
-    assert foretold(3.0, once, Rates()) == pytest.approx((1 * 4 + 5 * 3) / 6)
-    assert foretold(3.0, often, Rates()) == pytest.approx((195 * 4 + 5 * 3) / 200)
-    assert usage_of([]) is None
+    assert estimate_call_cost(3.0, None, EnergyRates()) == 3.0
+    once = summarize_samples([(10, 2.0, 50)])
+    often = summarize_samples([(10, 2.0, 50)] * 195)
+    assert estimate_call_cost(3.0, once, EnergyRates()) == pytest.approx((1 * 4 + 5 * 3) / 6)
+    assert estimate_call_cost(3.0, often, EnergyRates()) == pytest.approx((195 * 4 + 5 * 3) / 200)
+    assert summarize_samples([]) is None
 
 
 def test_newer_calls_weigh_more():
-    usage = usage_of([(10, 1.0, 0), (10, 2.0, 0)])
+    usage = summarize_samples([(10, 1.0, 0), (10, 2.0, 0)])
     assert usage is not None
     assert usage.seconds == pytest.approx(0.9 * 1 + 0.1 * 2), "the first seeds it"
-    slower = usage_of([(10, 1.0, 0)] * 100 + [(10, 5.0, 0)] * 100)
+    slower = summarize_samples([(10, 1.0, 0)] * 100 + [(10, 5.0, 0)] * 100)
     assert slower is not None
     assert slower.seconds > 4.9
     assert (slower.median, slower.p95) == (5.0, 5.0)
@@ -112,28 +126,30 @@ def test_newer_calls_weigh_more():
     )
 )
 def test_whatever_calls_took_an_estimate_is_a_number_that_is_not_negative(samples):
-    usage = usage_of(samples)
+    usage = summarize_samples(samples)
     for size in (0, 100, 1e9):
-        assert 0 <= foretold(1.0, usage, Rates(1, 2, 3), size) < 1e9
+        assert 0 <= estimate_call_cost(1.0, usage, EnergyRates(1, 2, 3), size) < 1e9
 
 
 def test_where_calls_take_as_long_as_their_arguments_are_the_estimate_learns_that():
-    by_length = usage_of(
+    by_length = summarize_samples(
         [(size % 1000, 0.01 * (size % 1000), size % 1000) for size in range(7, 7 * 60, 7)]
     )
     assert by_length is not None
-    short, long = (foretold(0.0, by_length, Rates(), size) for size in (10, 400))
+    short, long = (estimate_call_cost(0.0, by_length, EnergyRates(), size) for size in (10, 400))
     assert long == pytest.approx(40 * short, rel=0.05)
-    assert foretold(0.0, by_length, Rates(), 1e9) < 10, (
+    assert estimate_call_cost(0.0, by_length, EnergyRates(), 1e9) < 10, (
         "beyond what was ever seen it does not reckon on"
     )
-    even = usage_of([(size, 2.0, 0) for size in range(60)])
+    even = summarize_samples([(size, 2.0, 0) for size in range(60)])
     assert even is not None
-    assert foretold(0.0, even, Rates(), 59) == pytest.approx(foretold(0.0, even, Rates(), 0))
+    assert estimate_call_cost(0.0, even, EnergyRates(), 59) == pytest.approx(
+        estimate_call_cost(0.0, even, EnergyRates(), 0)
+    )
 
 
 def test_what_arguments_do_not_tell_is_not_learned_from_them():
-    noisy = usage_of(
+    noisy = summarize_samples(
         [((at * 37) % 100, 1.0 + ((at * 61) % 10) / 10, 0) for at in range(40)]
         + [(50, 1.4, 0)] * 10
     )

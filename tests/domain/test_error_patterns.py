@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mcpregistry.domain.calls.error_patterns import Occurrence, grouped, shape
+from mcpregistry.domain.calls.error_patterns import Occurrence, group_errors, normalize_error_text
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -26,7 +26,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
     ],
 )
 def test_what_varies_is_left_out(text: str, expected: str) -> None:
-    assert shape(text) == expected
+    assert normalize_error_text(text) == expected
 
 
 def test_the_most_frequent_come_first_with_their_first_and_last_time_and_no_more_than_wanted() -> (
@@ -36,7 +36,7 @@ def test_the_most_frequent_come_first_with_their_first_and_last_time_and_no_more
         Occurrence("a", "TIMEOUT", f"after {n} s", NOON + timedelta(minutes=n)) for n in (3, 1, 2)
     ]
     failed += [Occurrence(f"t{n}", "X", "", NOON) for n in range(30)]
-    found = grouped(failed)
+    found = group_errors(failed)
     assert len(found) == 20
     assert (found[0].tool, found[0].count, found[0].first, found[0].last) == (
         "a",

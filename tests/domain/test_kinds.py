@@ -9,14 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.definitions.definition import definition_hash
-from mcpregistry.domain.definitions.naming import exposed_uris, own_uri
+from mcpregistry.domain.definitions.definition import hash_definition
+from mcpregistry.domain.definitions.naming import map_exposed_uris, split_exposed_uri
 from mcpregistry.domain.errors import ArgumentsInvalid
-from mcpregistry.domain.kinds import KINDS, arguments_schema, read, spelled
-from mcpregistry.domain.policy.decision import Outcome, Question
+from mcpregistry.domain.offer_kinds import (
+    KINDS,
+    build_arguments_schema,
+    parse_offer_key,
+    spell_offer_key,
+)
+from mcpregistry.domain.policy.decision import PolicyQuestion, RuleOutcome
 from mcpregistry.domain.policy.rules import Rules, RuleSpec
 from mcpregistry.domain.schema.validation import check_arguments
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.snapshot_specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 
 ODD = [
     "review",
@@ -34,22 +39,25 @@ ODD = [
 
 def test_every_name_of_every_kind_has_a_spelling_of_its_own():
     pairs = [*product(KINDS, ODD)]
-    assert len({spelled(*pair) for pair in pairs}) == len(pairs)
-    assert [read(spelled(*pair)) for pair in pairs] == pairs
-    assert (spelled("tool", "review"), spelled("prompt", "review")) == ("review", "prompt:review")
+    assert len({spell_offer_key(*pair) for pair in pairs}) == len(pairs)
+    assert [parse_offer_key(spell_offer_key(*pair)) for pair in pairs] == pairs
+    assert (spell_offer_key("tool", "review"), spell_offer_key("prompt", "review")) == (
+        "review",
+        "prompt:review",
+    )
 
 
 @given(st.sampled_from([*KINDS]), st.text())
 def test_reading_undoes_spelling(kind: str, name: str):
-    assert read(spelled(kind, name)) == (kind, name)
+    assert parse_offer_key(spell_offer_key(kind, name)) == (kind, name)
 
 
 def test_a_prompt_and_a_tool_that_say_the_same_are_two_definitions():
     same = {"name": "review", "description": "d"}
-    assert definition_hash(same) != definition_hash(same, kind="prompt")
+    assert hash_definition(same) != hash_definition(same, kind="prompt")
     # What the server says of its tools is no part of a prompt.
-    assert definition_hash(same, "Use it.") != definition_hash(same)
-    assert definition_hash(same, "Use it.", "prompt") == definition_hash(same, kind="prompt")
+    assert hash_definition(same, "Use it.") != hash_definition(same)
+    assert hash_definition(same, "Use it.", "prompt") == hash_definition(same, kind="prompt")
 
 
 PROMPT = {"name": "review", "arguments": [{"name": "path", "required": True}, {"name": "tone"}]}
@@ -57,7 +65,7 @@ PROMPT = {"name": "review", "arguments": [{"name": "path", "required": True}, {"
 
 @pytest.mark.parametrize("arguments", [{}, {"tone": "x"}, {"path": 1}, {"path": "a", "more": "x"}])
 def test_arguments_of_prompts_are_texts_of_those_that_are_listed(arguments):
-    schema = arguments_schema("prompt", PROMPT)
+    schema = build_arguments_schema("prompt", PROMPT)
     check_arguments(schema, {"path": "a", "tone": "b"})
     with pytest.raises(ArgumentsInvalid):
         check_arguments(schema, arguments)
@@ -67,13 +75,13 @@ def test_rules_see_the_kind():
     tool = ToolSpec(1, 1, "review", "h", {}, False)
     prompt = ToolSpec(2, 1, "review", "h2", PROMPT, False, kind="prompt")
     rules = Rules(
-        [RuleSpec(1, "no prompts", 1, Outcome.DENY, condition='tool.kind == "prompt"')],
-        Outcome.ALLOW,
+        [RuleSpec(1, "no prompts", 1, RuleOutcome.DENY, condition='tool.kind == "prompt"')],
+        RuleOutcome.ALLOW,
     )
     ann = AgentSpec(1, "ann", frozenset(), None, ())
     door = EndpointSpec("d", "", "", "double", "none", False, True, ())
     git = ServerSpec(1, "git", "", 1, "stdio", "lazy", 30.0, 1024, True)
-    assert [rules(Question(ann, door, git, each, {})).outcome for each in (tool, prompt)] == [
+    assert [rules(PolicyQuestion(ann, door, git, each, {})).outcome for each in (tool, prompt)] == [
         "allow",
         "deny",
     ]
@@ -94,7 +102,7 @@ def test_rules_see_the_kind():
     ],
 )
 def test_a_template_serves_what_it_can_make(template: str, makes: list[str], not_these: list[str]):
-    schema = arguments_schema("template", {"uriTemplate": template})
+    schema = build_arguments_schema("template", {"uriTemplate": template})
     for uri in makes:
         check_arguments(schema, {"uri": uri})
     for uri in not_these:
@@ -130,7 +138,8 @@ def test_a_template_serves_no_uri_that_hides_where_it_leads(path: str):
     ):
         with pytest.raises(ArgumentsInvalid):
             check_arguments(
-                arguments_schema("template", {"uriTemplate": template}), {"uri": f"file:///{path}"}
+                build_arguments_schema("template", {"uriTemplate": template}),
+                {"uri": f"file:///{path}"},
             )
 
 
@@ -138,17 +147,17 @@ def test_a_template_serves_no_uri_that_hides_where_it_leads(path: str):
     "path", ["a..b", "...", ".git/config", "a%20b", "%C3%A9", "a/b.c?x=1..2", "100%25"]
 )
 def test_a_template_serves_uris_that_are_only_unusual(path: str):
-    schema = arguments_schema("template", {"uriTemplate": "file:///{+path}"})
+    schema = build_arguments_schema("template", {"uriTemplate": "file:///{+path}"})
     check_arguments(schema, {"uri": f"file:///{path}"})
 
 
 def test_uris_that_two_servers_have_are_shown_with_their_server_and_read_back():
     pairs = [("a", "x://1"), ("b", "x://1"), ("a", "x://2"), ("b", "slipsnisse://a/x://1")]
-    shown = exposed_uris(pairs)
+    shown = map_exposed_uris(pairs)
     assert shown["a", "x://2"] == "x://2"
     assert len({*shown.values()}) == len(pairs)
-    assert own_uri(shown["b", "x://1"]) == ("b", "x://1")
-    assert own_uri(shown["b", "slipsnisse://a/x://1"]) == ("b", "slipsnisse://a/x://1")
+    assert split_exposed_uri(shown["b", "x://1"]) == ("b", "x://1")
+    assert split_exposed_uri(shown["b", "slipsnisse://a/x://1"]) == ("b", "slipsnisse://a/x://1")
 
 
 def test_what_belongs_to_the_content_is_no_part_of_a_resources_definition():
@@ -162,7 +171,7 @@ def test_what_belongs_to_the_content_is_no_part_of_a_resources_definition():
         "size": 2,
         "annotations": {"audience": ["user"], "lastModified": "2026-02-01"},
     }
-    assert definition_hash(listed, kind="resource") == definition_hash(later, kind="resource")
-    assert definition_hash(listed, kind="resource") != definition_hash(
+    assert hash_definition(listed, kind="resource") == hash_definition(later, kind="resource")
+    assert hash_definition(listed, kind="resource") != hash_definition(
         listed | {"mimeType": "text/html"}, kind="resource"
     )

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from mcpregistry.domain.lifecycle import MOVES, TERMINAL, State, may_move
+from mcpregistry.domain.lifecycle import MOVES, TERMINAL, InvocationState, is_move_allowed
 
 ALLOWED = {
     ("received", "denied"),
@@ -28,14 +28,14 @@ ALLOWED = {
 }
 
 
-@pytest.mark.parametrize(("old", "new"), [*product(State, State)])
-def test_every_move_is_in_the_table_or_refused(old: State, new: State):
-    assert may_move(old, new) is ((old.value, new.value) in ALLOWED)
+@pytest.mark.parametrize(("old", "new"), [*product(InvocationState, InvocationState)])
+def test_every_move_is_in_the_table_or_refused(old: InvocationState, new: InvocationState):
+    assert is_move_allowed(old, new) is ((old.value, new.value) in ALLOWED)
 
 
 def test_terminal_states_are_those_without_a_way_out():
     assert {
-        State(name)
+        InvocationState(name)
         for name in (
             "denied",
             "rejected",
@@ -51,5 +51,9 @@ def test_terminal_states_are_those_without_a_way_out():
 
 
 def test_nothing_is_sent_but_from_ready_and_success_comes_only_after_sending():
-    assert [old for old, new in MOVES.items() if State.DISPATCHED in new] == [State.READY]
-    assert [old for old, new in MOVES.items() if State.SUCCEEDED in new] == [State.DISPATCHED]
+    assert [old for old, new in MOVES.items() if InvocationState.DISPATCHED in new] == [
+        InvocationState.READY
+    ]
+    assert [old for old, new in MOVES.items() if InvocationState.SUCCEEDED in new] == [
+        InvocationState.DISPATCHED
+    ]

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.definitions.naming import MAX_NAME, described, exposed_names, long_names
+from mcpregistry.domain.definitions.naming import (
+    MAX_NAME,
+    list_long_names,
+    map_exposed_names,
+    prefix_description,
+)
 
 STYLES = ["double", "single", "mcp_single", "mcp_double", "plain"]
 LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -30,7 +35,7 @@ def suffix(server: str, tool: str, digits: int = 8) -> str:
 @example({("a", "x y"), ("a", "x_y"), ("a", f"x_y_{suffix('a', 'x y')}")}, "double")
 @example({("a", "x"), ("b", "x"), ("c", f"x_{suffix('a', 'x')}")}, "plain")
 def test_every_tool_has_a_legal_name_of_its_own(pairs: set[tuple[str, str]], style: str):
-    names = exposed_names(pairs, style)
+    names = map_exposed_names(pairs, style)
     assert set(names) == pairs
     assert len(set(names.values())) == len(pairs)
     assert all(LEGAL.match(name) for name in names.values())
@@ -38,15 +43,17 @@ def test_every_tool_has_a_legal_name_of_its_own(pairs: set[tuple[str, str]], sty
 
 @given(PAIRS, st.sampled_from(STYLES))
 def test_names_do_not_depend_on_the_order(pairs: set[tuple[str, str]], style: str):
-    assert exposed_names(sorted(pairs), style) == exposed_names(sorted(pairs, reverse=True), style)
+    assert map_exposed_names(sorted(pairs), style) == map_exposed_names(
+        sorted(pairs, reverse=True), style
+    )
 
 
 @given(PAIRS, PAIRS, st.sampled_from(STYLES))
 def test_a_tool_keeps_its_name_unless_another_wants_the_same(
     pairs: set[tuple[str, str]], more: set[tuple[str, str]], style: str
 ):
-    before = exposed_names(pairs, style)
-    after = exposed_names(pairs | more, style)
+    before = map_exposed_names(pairs, style)
+    after = map_exposed_names(pairs | more, style)
     for pair, name in before.items():
         assert after[pair] == name or after[pair].endswith((suffix(*pair), suffix(*pair, 32)))
 
@@ -62,20 +69,22 @@ def test_a_tool_keeps_its_name_unless_another_wants_the_same(
     ],
 )
 def test_every_style(style: str, name: str):
-    assert exposed_names([("git", "status")], style) == {("git", "status"): name}
+    assert map_exposed_names([("git", "status")], style) == {("git", "status"): name}
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("pairs", [[("a__b", "c"), ("a", "b__c")], [("a", "b__c"), ("a__b", "c")]])
 def test_colliding_names_both_get_a_suffix_in_either_order(pairs: list[tuple[str, str]]):
-    assert exposed_names(pairs, "double") == {pair: f"a__b__c_{suffix(*pair)}" for pair in pairs}
+    assert map_exposed_names(pairs, "double") == {
+        pair: f"a__b__c_{suffix(*pair)}" for pair in pairs
+    }
 
 
 @pytest.mark.attack
 def test_a_server_cannot_take_the_name_that_another_ones_tool_was_given():
     long = "x" * 80
-    given_name = exposed_names([("good", long)], "plain")["good", long]
-    names = exposed_names([("good", long), ("evil", given_name)], "plain")
+    given_name = map_exposed_names([("good", long)], "plain")["good", long]
+    names = map_exposed_names([("good", long), ("evil", given_name)], "plain")
     assert names["good", long] == given_name
     assert names["evil", given_name] != given_name
 
@@ -90,14 +99,14 @@ def test_a_suffix_that_was_made_to_collide_becomes_longer(monkeypatch: pytest.Mo
             return self.hex
 
     monkeypatch.setattr("mcpregistry.domain.definitions.naming.hashlib.sha256", Colliding)
-    names = exposed_names([("a", "x y"), ("a", "x_y")], "double")
+    names = map_exposed_names([("a", "x y"), ("a", "x_y")], "double")
     assert len(set(names.values())) == 2
     assert all(LEGAL.match(name) for name in names.values())
 
 
 @pytest.mark.parametrize("tool", ["ünïcode", "日本語", "a.b", "a/b", "a b", "\u202e", "'; DROP"])
 def test_illegal_characters_become_underscores(tool: str):
-    name = exposed_names([("s", tool)], "double")["s", tool]
+    name = map_exposed_names([("s", tool)], "double")["s", tool]
     assert LEGAL.match(name)
     assert name.startswith("s__")
 
@@ -105,16 +114,16 @@ def test_illegal_characters_become_underscores(tool: str):
 def test_a_name_of_64_characters_is_kept_and_one_of_65_is_shortened():
     fits = "t" * (MAX_NAME - 3)
     long = "t" * (MAX_NAME - 2)
-    names = exposed_names([("s", fits), ("s", long)], "double")
+    names = map_exposed_names([("s", fits), ("s", long)], "double")
     assert names["s", fits] == f"s__{fits}"
     assert len(names["s", long]) == MAX_NAME
     assert names["s", long].endswith(suffix("s", long))
 
 
 def test_descriptions_say_whose_the_tool_is_where_asked():
-    assert described("Do.", server="git", style="none") == "Do."
-    assert described("Do.", server="git", style="bracket") == "[git] Do."
-    assert described("Do.", server="git", style="mcp_bracket") == "[MCP:git] Do."
+    assert prefix_description("Do.", server="git", style="none") == "Do."
+    assert prefix_description("Do.", server="git", style="bracket") == "[git] Do."
+    assert prefix_description("Do.", server="git", style="mcp_bracket") == "[MCP:git] Do."
 
 
 def test_the_records_offer_exactly_these_styles():
@@ -124,4 +133,4 @@ def test_the_records_offer_exactly_these_styles():
 
 
 def test_names_that_some_host_would_change_are_told():
-    assert long_names(["a" * 55, "b" * 56, "c" * 64]) == ["b" * 56, "c" * 64]
+    assert list_long_names(["a" * 55, "b" * 56, "c" * 64]) == ["b" * 56, "c" * 64]

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.calls import own_site
-from mcpregistry.domain.calls.forwarding import unbearable
+from mcpregistry.domain.calls.forwarding import list_unsupported_questions
 from mcpregistry.domain.calls.own_site import OwnSite
 from mcpregistry.domain.calls.pages import (
     MOST_PAGES,
     URL_ELICITATION_REQUIRED,
-    elicitation_ids,
+    explain_needed_page,
+    list_elicitation_ids,
     list_pages,
-    page_needed,
 )
 from mcpregistry.domain.errors import ToolRefused
 
@@ -41,9 +41,9 @@ def refusal(*pages: Any) -> ToolRefused:
 @pytest.mark.parametrize("url", NOT_WEB)
 def test_a_page_without_a_web_address_is_not_passed_on(url: Any):
     pages = PAGE | {"url": url}, PAGE
-    needed = page_needed(refusal(*pages), "git", allowed=True, capabilities=URL)
+    needed = explain_needed_page(refusal(*pages), "git", allowed=True, capabilities=URL)
     assert needed.data == {"elicitations": [PAGE | {"message": "The server git asks: Sign in"}]}
-    alone = page_needed(refusal(pages[0]), "git", allowed=True, capabilities=URL)
+    alone = explain_needed_page(refusal(pages[0]), "git", allowed=True, capabilities=URL)
     assert (alone.rpc_code, alone.data, alone.code) == (0, None, "TOOL_CALL_FAILED")
 
 
@@ -53,16 +53,16 @@ def test_page_of_this_site_is_not_passed_on(monkeypatch: pytest.MonkeyPatch):
         own_site, "_own", OwnSite.at(["tools.example.org"], ["https://tools.example.org"])
     )
     page = PAGE | {"url": "https://tools.example.org/approvals/1/"}
-    needed = page_needed(refusal(page), "git", allowed=True, capabilities=URL)
+    needed = explain_needed_page(refusal(page), "git", allowed=True, capabilities=URL)
     assert needed.data is None
     assert "tools.example.org" not in str(needed)
-    assert unbearable({"a": {"method": "elicitation/create", "params": page}}, URL) == [
-        "elicitation/create"
-    ]
+    assert list_unsupported_questions(
+        {"a": {"method": "elicitation/create", "params": page}}, URL
+    ) == ["elicitation/create"]
 
 
 def test_a_host_that_opens_pages_gets_them_with_the_name_of_the_server():
-    needed = page_needed(refusal(PAGE), "git", allowed=True, capabilities=URL)
+    needed = explain_needed_page(refusal(PAGE), "git", allowed=True, capabilities=URL)
     assert (needed.rpc_code, needed.code) == (URL_ELICITATION_REQUIRED, "INPUT_NEEDED")
     assert needed.data == {"elicitations": [PAGE | {"message": "The server git asks: Sign in"}]}
 
@@ -71,13 +71,13 @@ def test_a_host_that_opens_pages_gets_them_with_the_name_of_the_server():
     "capabilities", [{}, {"elicitation": {}}, {"elicitation": {"form": {}}}, {"sampling": {}}]
 )
 def test_other_hosts_get_the_addresses_as_text(capabilities: dict[str, Any]):
-    needed = page_needed(refusal(PAGE), "git", allowed=True, capabilities=capabilities)
+    needed = explain_needed_page(refusal(PAGE), "git", allowed=True, capabilities=capabilities)
     assert (needed.rpc_code, needed.data) == (0, None)
     assert "https://example.com/in" in needed.remedy
 
 
 def test_a_server_that_may_not_ask_people_sends_them_nowhere():
-    needed = page_needed(refusal(PAGE), "git", allowed=False, capabilities=URL)
+    needed = explain_needed_page(refusal(PAGE), "git", allowed=False, capabilities=URL)
     assert (needed.rpc_code, needed.data, needed.message) == (0, None, "Sign in first")
     assert "example.com" not in str(needed)
 
@@ -88,7 +88,7 @@ def test_a_server_that_may_not_ask_people_sends_them_nowhere():
 )
 def test_data_of_another_form_holds_no_page(data: Any):
     assert list_pages(data, "git") == []
-    assert elicitation_ids(data) == []
+    assert list_elicitation_ids(data) == []
 
 
 def test_the_number_of_pages_has_a_limit():

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.schema.output import output_warning
+from mcpregistry.domain.schema.output import check_output
 
 FITS = {
     "type": "object",
@@ -16,13 +16,13 @@ FITS = {
 
 
 def warned(content: Any, schema: Any = FITS) -> str:
-    return output_warning({"outputSchema": schema}, {"structuredContent": content})
+    return check_output({"outputSchema": schema}, {"structuredContent": content})
 
 
 def test_what_fits_and_what_nothing_was_promised_of_is_not_remarked() -> None:
     assert warned({"n": 1, "word": "aa"}) == ""
-    assert output_warning({}, {"structuredContent": {"n": "x"}}) == ""
-    assert output_warning({"outputSchema": FITS}, None) == ""
+    assert check_output({}, {"structuredContent": {"n": "x"}}) == ""
+    assert check_output({"outputSchema": FITS}, None) == ""
 
 
 def test_the_place_of_the_schema_is_named_and_nothing_of_the_result() -> None:
@@ -33,7 +33,7 @@ def test_the_place_of_the_schema_is_named_and_nothing_of_the_result() -> None:
 
 
 def test_that_what_was_promised_is_missing_is_remarked() -> None:
-    assert "lacks the structured content" in output_warning({"outputSchema": FITS}, {"content": []})
+    assert "lacks the structured content" in check_output({"outputSchema": FITS}, {"content": []})
 
 
 @pytest.mark.attack

@@ -342,14 +342,14 @@ def test_what_cannot_be_used_is_refused_with_what_to_do(text: str, says: str, re
 def test_what_looks_like_a_secret_is_taken_out(
     text: str, left: dict[str, Any], taken: list[tuple[str, str]]
 ) -> None:
-    plain, found = secrets.taken_out(only(text))
+    plain, found = secrets.extract_secrets(only(text))
     assert [(each.place, each.value) for each in found] == taken
     for name, value in left.items():
         assert (" ".join(plain.command) if name == "command" else getattr(plain, name)) == value
 
 
 def test_two_secrets_of_one_name_get_two_names() -> None:
-    _, found = secrets.taken_out(only("uvx gh --token abc --token def"))
+    _, found = secrets.extract_secrets(only("uvx gh --token abc --token def"))
     assert [each.name for each in found] == ["gh-token", "gh-token-2"]
     assert all(each.value not in repr(each) for each in found)
 

@@ -15,11 +15,11 @@ from mcpregistry.domain.text.redaction import (
     REDACTED,
     SHORTEST,
     Redactor,
-    characters,
-    masked,
-    masked_words,
-    redacted,
-    secrets_in,
+    count_characters,
+    find_secrets,
+    mask_log_event,
+    mask_words,
+    redact_bytes,
 )
 
 SECRET = 'canary/"7f3a+91'
@@ -99,13 +99,13 @@ def test_whatever_the_secret_it_is_found(secret, other, copies):
     shown, found = Redactor([secret]).clean(value)
     assert found >= copies
     assert [text for text in shown[1:] if secret in text] == []
-    assert characters(value) >= copies * len(secret)
+    assert count_characters(value) >= copies * len(secret)
 
 
 def test_short_values_and_no_values_are_no_secrets():
     assert not Redactor(["", "short"])
     assert Redactor(["short"]).clean("a short text") == ("a short text", 0)
-    assert redacted(b"a short text", ["short", ""]) == b"a short text"
+    assert redact_bytes(b"a short text", ["short", ""]) == b"a short text"
 
 
 def test_a_deep_value_is_looked_through():
@@ -136,7 +136,7 @@ def test_names_and_shapes_tell_which_values_are_secret():
         "--root",
         "/srv/project",
     ]
-    found = secrets_in(
+    found = find_secrets(
         pairs=pairs,
         argv=argv,
         url="https://x.example.org/mcp?api_key=value-of-query&page=long-page-name",
@@ -245,7 +245,7 @@ def test_names_and_shapes_tell_which_values_are_secret():
 def test_secrets_in_the_words_of_a_command_are_masked_and_nothing_else(
     words: list[str], shown: list[str]
 ) -> None:
-    assert masked_words(words) == shown
+    assert mask_words(words) == shown
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_secrets_in_the_words_of_a_command_are_masked_and_nothing_else(
     ],
 )
 def test_the_port_of_an_address_is_not_a_password(address: str) -> None:
-    assert masked({"text": address}) == {"text": address}
+    assert mask_log_event({"text": address}) == {"text": address}
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_the_port_of_an_address_is_not_a_password(address: str) -> None:
     ],
 )
 def test_a_password_in_an_address_is_masked(address: str) -> None:
-    shown = masked({"text": address})["text"]
+    shown = mask_log_event({"text": address})["text"]
     assert "***" in shown
     assert "8635" not in shown
     assert "p4ss" not in shown

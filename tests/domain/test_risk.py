@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from mcpregistry.domain.policy.risk import Level, risk_of
+from mcpregistry.domain.policy.risk import RiskLevel, assess_risk
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class Confirmed:
     ],
 )
 def test_levels(confirmed, level):
-    assert risk_of(Confirmed(*confirmed)).level == level
+    assert assess_risk(Confirmed(*confirmed)).level == level
 
 
 def test_nothing_unconfirmed_lowers_the_risk():
     """Confirming nothing instead of anything never gives a lower level."""
     for facts in product((None, True, False), repeat=3):
-        full = risk_of(Confirmed(*facts)).level.rank
+        full = assess_risk(Confirmed(*facts)).level.rank
         for index in range(3):
             less = [None if i == index else fact for i, fact in enumerate(facts)]
-            assert risk_of(Confirmed(*less)).level.rank >= full
-    assert [level.rank for level in Level] == [1, 2, 3]
+            assert assess_risk(Confirmed(*less)).level.rank >= full
+    assert [level.rank for level in RiskLevel] == [1, 2, 3]

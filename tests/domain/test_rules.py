@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Outcome, Question, decide
+from mcpregistry.domain.policy.decision import DEFAULT_TERMS, PolicyQuestion, RuleOutcome, decide
 from mcpregistry.domain.policy.rules import Fit, Rules, RuleSpec
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.snapshot_specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
 
-ALLOW = Outcome.ALLOW
-ASK = Outcome.ASK
-DENY = Outcome.DENY
+ALLOW = RuleOutcome.ALLOW
+ASK = RuleOutcome.ASK
+DENY = RuleOutcome.DENY
 AGENT = AgentSpec(1, "ann", frozenset(), None, ())
 ENDPOINT = EndpointSpec("default", "", "", "double", "none", False, False, ())
 SERVER = ServerSpec(1, "git", "Git", 1, "stdio", "lazy", 30, 1, True)
@@ -25,26 +25,27 @@ TOOL = ToolSpec(1, 1, "commit", "hash", {}, False)
 NOON = 1_700_049_600.0  # Wednesday 15 November 2023, 12:00 UTC
 
 
-def question(args: dict[str, Any] | None = None, **changes: Any) -> Question:
+def question(args: dict[str, Any] | None = None, **changes: Any) -> PolicyQuestion:
     return replace(
-        Question(AGENT, ENDPOINT, SERVER, TOOL, args or {}, now=NOON, origin="http"), **changes
+        PolicyQuestion(AGENT, ENDPOINT, SERVER, TOOL, args or {}, now=NOON, origin="http"),
+        **changes,
     )
 
 
-def rule(number: int, outcome: Outcome = ASK, **facts: Any) -> RuleSpec:
+def rule(number: int, outcome: RuleOutcome = ASK, **facts: Any) -> RuleSpec:
     return RuleSpec(
         **{"id": number, "name": f"rule {number}", "priority": 100, "outcome": outcome} | facts
     )
 
 
 def outcome(
-    *rules: RuleSpec, args: dict[str, Any] | None = None, default: Outcome = ASK, **changes: Any
-) -> Outcome:
+    *rules: RuleSpec, args: dict[str, Any] | None = None, default: RuleOutcome = ASK, **changes: Any
+) -> RuleOutcome:
     return Rules(rules, default)(question(args, **changes)).outcome
 
 
-@pytest.mark.parametrize("default", Outcome)
-def test_without_a_rule_the_default_decides(default: Outcome):
+@pytest.mark.parametrize("default", RuleOutcome)
+def test_without_a_rule_the_default_decides(default: RuleOutcome):
     decision = Rules((), default)(question())
     assert (decision.outcome, decision.reason, decision.rule_id) == (
         default,
@@ -91,7 +92,7 @@ def test_without_a_rule_the_default_decides(default: Outcome):
         ),
     ],
 )
-def test_which_rule_decides(rules: list[RuleSpec], expected: Outcome):
+def test_which_rule_decides(rules: list[RuleSpec], expected: RuleOutcome):
     assert outcome(*rules, args={"x": 2}) is expected
 
 
@@ -127,7 +128,7 @@ def test_what_is_unconfirmed_counts_as_the_worst():
     ],
 )
 def test_a_condition_without_an_answer_asks_at_least(
-    broken: str, mine: Outcome, others: list[RuleSpec], expected: Outcome
+    broken: str, mine: RuleOutcome, others: list[RuleSpec], expected: RuleOutcome
 ):
     decision = Rules([rule(1, mine, condition=broken, quorum=2), *others], ALLOW)(
         question({"x": 5})
@@ -232,7 +233,7 @@ specs = st.builds(
     id=st.integers(1, 10_000),
     name=st.just("r"),
     priority=st.integers(1, 4),
-    outcome=st.sampled_from(Outcome),
+    outcome=st.sampled_from(RuleOutcome),
     condition=st.sampled_from(CONDITIONS),
     agent_id=st.sampled_from([None, None, 1, 2]),
     server_id=st.sampled_from([None, None, 1, 2]),
@@ -258,7 +259,7 @@ def fits(spec: RuleSpec, x: int) -> bool | None:
     }[spec.condition]
 
 
-def expected(rules: list[RuleSpec], x: int, default: Outcome) -> Outcome:
+def expected(rules: list[RuleSpec], x: int, default: RuleOutcome) -> RuleOutcome:
     best = max((r.priority for r in rules if fits(r, x)), default=None)
     decided = [r.outcome for r in rules if fits(r, x) and r.priority == best]
     failed = [r for r in rules if fits(r, x) is None and (best is None or r.priority >= best)]
@@ -268,11 +269,11 @@ def expected(rules: list[RuleSpec], x: int, default: Outcome) -> Outcome:
 @given(
     st.lists(specs, max_size=90, unique_by=lambda r: r.id),
     st.integers(0, 6),
-    st.sampled_from(Outcome),
+    st.sampled_from(RuleOutcome),
     st.randoms(),
 )
 def test_any_rules_in_any_order_decide_as_specified(
-    rules: list[RuleSpec], x: int, default: Outcome, chance: random.Random
+    rules: list[RuleSpec], x: int, default: RuleOutcome, chance: random.Random
 ):
     asked = question({"x": x, "l": [1, 5]})
     decision = Rules(rules, default)(asked)
@@ -323,7 +324,7 @@ def test_what_is_remembered_about_a_tool_ends_with_its_spec():
 
 
 @pytest.mark.parametrize("kind", ["resource", "template", "tool"])
-@pytest.mark.parametrize("outcome_of_row", Outcome)
+@pytest.mark.parametrize("outcome_of_row", RuleOutcome)
 def test_a_resource_keeps_the_rules_of_its_own_row_however_it_is_read_and_gains_nothing_by_them(
     kind, outcome_of_row
 ):

@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.definitions.findings import Finding, Severity
-from mcpregistry.domain.definitions.scanner import MOST_FINDINGS, MOST_TEXT, scan, strings, worst
+from mcpregistry.domain.definitions.findings import ScanFinding, Severity
+from mcpregistry.domain.definitions.scanner import (
+    MOST_FINDINGS,
+    MOST_TEXT,
+    find_highest_severity,
+    iterate_strings,
+    scan,
+)
 from mcpregistry.domain.definitions.scanner_patterns import PHRASES
 from tests.domain.corpus import Half, honest, names, poisoned
 
@@ -45,7 +51,7 @@ def test_the_halves_share_nothing():
     }
 
 
-def found(**definition: Any) -> list[Finding]:
+def found(**definition: Any) -> list[ScanFinding]:
     return scan({"name": "search", "description": "Searches."} | definition)
 
 
@@ -165,8 +171,8 @@ def test_the_worst_comes_first_and_one_kind_hides_no_other():
         (f.severity for f in findings), reverse=True
     )
     assert {finding.kind for finding in findings} == {"secrecy", "invisible", "emphasis"}
-    assert worst(findings) == Severity.DANGER
-    assert worst([]) == Severity.CLEAN
+    assert find_highest_severity(findings) == Severity.DANGER
+    assert find_highest_severity([]) == Severity.CLEAN
 
 
 @pytest.mark.attack
@@ -186,7 +192,7 @@ _JSON = st.recursive(
 @given(st.dictionaries(st.text(), _JSON, max_size=6))
 def test_no_definition_breaks_it(definition: dict[str, Any]):
     assert len(scan(definition)) <= MOST_FINDINGS
-    assert all(isinstance(text, str) for _, text, _ in strings(definition))
+    assert all(isinstance(text, str) for _, text, _ in iterate_strings(definition))
 
 
 @pytest.mark.attack

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mcpregistry.domain.schema.fields import MOST_FIELDS, Field, fields_of, typed
+from mcpregistry.domain.schema.fields import MOST_FIELDS, Field, list_fields, parse_field_text
 
 
 def test_a_field_for_each_argument_with_the_required_ones_first() -> None:
-    found = fields_of(
+    found = list_fields(
         {
             "properties": {
                 "mode": {"enum": ["fast", 2, None]},
@@ -39,18 +39,20 @@ def test_a_field_for_each_argument_with_the_required_ones_first() -> None:
     "schema", [{}, {"properties": []}, {"properties": {"a": 3}, "required": 5}]
 )
 def test_odd_schemas_make_a_form_all_the_same(schema: dict[str, object]) -> None:
-    assert [field.kind for field in fields_of(schema)] in ([], ["json"])
+    assert [field.kind for field in list_fields(schema)] in ([], ["json"])
 
 
 def test_a_form_has_an_end() -> None:
-    assert len(fields_of({"properties": {str(n): {} for n in range(1_000)}})) == MOST_FIELDS
+    assert len(list_fields({"properties": {str(n): {} for n in range(1_000)}})) == MOST_FIELDS
 
 
 def test_what_is_typed_becomes_the_value_of_its_kind() -> None:
-    assert typed(Field("a", "text", True), "12") == "12"
-    assert typed(Field("a", "number", True), "12345678901234567890") == 12345678901234567890
-    assert typed(Field("a", "boolean", True), "true") is True
-    assert typed(Field("a", "json", True), '{"b": [1]}') == {"b": [1]}
+    assert parse_field_text(Field("a", "text", True), "12") == "12"
+    assert (
+        parse_field_text(Field("a", "number", True), "12345678901234567890") == 12345678901234567890
+    )
+    assert parse_field_text(Field("a", "boolean", True), "true") is True
+    assert parse_field_text(Field("a", "json", True), '{"b": [1]}') == {"b": [1]}
     for wrong in ("true", "NaN", "a"):
         with pytest.raises(ValueError, match="number"):
-            typed(Field("a", "number", True), wrong)
+            parse_field_text(Field("a", "number", True), wrong)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcpregistry.domain.servers.state import acting
+from mcpregistry.domain.servers.state import list_acting_names
 from mcpregistry.domain.trials import verdict
 from mcpregistry.domain.trials.report import Called, ToolSeen
 
@@ -39,13 +39,15 @@ STATELESS = {
 
 @pytest.mark.parametrize("name", STATEFUL)
 def test_what_acts_on_what_was_opened_is_seen(name):
-    assert acting((tool, False) for tool in STATEFUL[name])
-    assert not acting((tool, True) for tool in STATEFUL[name])  # by its own word it only reads
+    assert list_acting_names((tool, False) for tool in STATEFUL[name])
+    assert not list_acting_names(
+        (tool, True) for tool in STATEFUL[name]
+    )  # by its own word it only reads
 
 
 @pytest.mark.parametrize("name", STATELESS)
 def test_what_stands_for_itself_is_not(name):
-    assert acting((tool, False) for tool in STATELESS[name]) == []
+    assert list_acting_names((tool, False) for tool in STATELESS[name]) == []
 
 
 def test_a_trial_says_and_proposes_it_where_the_server_can_have_sessions():
@@ -65,9 +67,9 @@ def test_a_trial_says_and_proposes_it_where_the_server_can_have_sessions():
         for name in STATEFUL["playwright"]
     ]
     now = {"shared_by": "everybody", "connect_mode": "lazy"}
-    assert verdict.sharing_fields(tools, now) == {"shared_by": "session"}
-    assert verdict.sharing_fields(tools, now | {"shared_by": "agent"}) == {}
-    assert verdict.sharing_fields(tools, now | {"connect_mode": "eager"}) == {}
-    assert verdict.sharing_fields(tools[:1], now) == {}
-    (said,) = [each for each in verdict.findings([], tools) if each["kind"] == "state"]
+    assert verdict.propose_sharing_fields(tools, now) == {"shared_by": "session"}
+    assert verdict.propose_sharing_fields(tools, now | {"shared_by": "agent"}) == {}
+    assert verdict.propose_sharing_fields(tools, now | {"connect_mode": "eager"}) == {}
+    assert verdict.propose_sharing_fields(tools[:1], now) == {}
+    (said,) = [each for each in verdict.collect_findings([], tools) if each["kind"] == "state"]
     assert "browser_click" in said["text"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import AgentSpec, TokenSpec, WorkspaceSpec
+from mcpregistry.domain.snapshot_specs import AgentSpec, TokenSpec, WorkspaceSpec
 
 
 def workspaces(*directories: str) -> Snapshot:
@@ -40,7 +40,7 @@ def workspaces(*directories: str) -> Snapshot:
 def test_the_longest_directory_that_holds_it_wins(
     directories: list[str], where: str, found: str | None
 ):
-    workspace = workspaces(*directories).workspace_for(where)
+    workspace = workspaces(*directories).find_workspace(where)
     assert (workspace.directory if workspace else None) == found
 
 
@@ -63,4 +63,6 @@ def test_a_token_belongs_to_a_live_agent_until_its_end(token: str, now: float, k
         "ever": TokenSpec("ann", None),
         "orphan": TokenSpec("gone", None),
     }
-    assert (Snapshot(1, agents={"ann": ann}, tokens=tokens).agent_of(token, now) is ann) is known
+    assert (
+        Snapshot(1, agents={"ann": ann}, tokens=tokens).find_agent_by_token(token, now) is ann
+    ) is known

@@ -8,31 +8,41 @@ from mcpregistry.domain.calls.forwarding import (
     NOTHING,
     TASKS,
     Forwarding,
-    attributed,
-    passed,
-    unbearable,
+    attribute_question,
+    list_unsupported_questions,
+    select_forwardable_capabilities,
 )
-from mcpregistry.domain.calls.task_view import DONE, inlined, own_words, status_of
-from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.domain.calls.task_view import (
+    DONE,
+    compose_tool_error,
+    embed_result,
+    map_task_status,
+)
+from mcpregistry.domain.lifecycle import TERMINAL, InvocationState
 
 
-@pytest.mark.parametrize("state", [State.PENDING, State.READY, State.DISPATCHED])
+@pytest.mark.parametrize(
+    "state", [InvocationState.PENDING, InvocationState.READY, InvocationState.DISPATCHED]
+)
 def test_what_is_open_works_whatever_the_client_has_withdrawn(state):
-    assert status_of(state, withdrawn=True, error=False, asking=False) == "working"
+    assert map_task_status(state, withdrawn=True, error=False, asking=False) == "working"
 
 
 def test_only_a_call_that_is_out_can_ask():
-    asking = {state: status_of(state, withdrawn=False, error=False, asking=True) for state in State}
+    asking = {
+        state: map_task_status(state, withdrawn=False, error=False, asking=True)
+        for state in InvocationState
+    }
     assert [state for state, status in asking.items() if status == "input_required"] == [
-        State.DISPATCHED
+        InvocationState.DISPATCHED
     ]
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL))
 def test_every_end_is_done_and_refusals_are_results(state):
-    assert status_of(state, withdrawn=False, error=False, asking=False) == "completed"
-    assert status_of(state, withdrawn=False, error=True, asking=False) == "failed"
-    assert status_of(state, withdrawn=True, error=False, asking=False) == "cancelled"
+    assert map_task_status(state, withdrawn=False, error=False, asking=False) == "completed"
+    assert map_task_status(state, withdrawn=False, error=True, asking=False) == "failed"
+    assert map_task_status(state, withdrawn=True, error=False, asking=False) == "cancelled"
     assert {"completed", "failed", "cancelled"} == DONE
 
 
@@ -42,15 +52,17 @@ def test_inside_a_task_there_is_neither_a_type_nor_a_name_tag_nor_the_old_hint()
         "io.modelcontextprotocol/serverInfo": {"name": "x"},
         "vendor/key": 1,
     }
-    assert inlined({"resultType": "complete", "content": [], "_meta": meta}) == {
+    assert embed_result({"resultType": "complete", "content": [], "_meta": meta}) == {
         "content": [],
         "_meta": {"vendor/key": 1},
     }
-    assert inlined({"content": [], "_meta": "odd"}) == {"content": []}
+    assert embed_result({"content": [], "_meta": "odd"}) == {"content": []}
 
 
 def test_our_own_words_are_whole_in_the_text_and_in_the_structure():
-    said = own_words(code="REJECTED", text="Bob: not on Friday.", state=State.REJECTED, call="c1")
+    said = compose_tool_error(
+        code="REJECTED", text="Bob: not on Friday.", state=InvocationState.REJECTED, call="c1"
+    )
     assert said["isError"] is True
     assert said["content"][0]["text"] == "REJECTED: Bob: not on Friday. (call c1)"
     assert said["structuredContent"] == {
@@ -69,22 +81,23 @@ def test_of_a_hosts_capabilities_only_those_that_servers_may_use_go_on():
         "experimental": {"x": {}},
         "extensions": {TASKS: {"more": 1}, "other/extension": {}},
     }
-    assert passed(declared) == {
+    assert select_forwardable_capabilities(declared) == {
         "elicitation": {"form": {}},
         "sampling": {},
         "roots": {"listChanged": True},
         "extensions": {TASKS: {}},
     }
-    assert passed({"elicitation": "odd", "extensions": []}) == {}
+    assert select_forwardable_capabilities({"elicitation": "odd", "extensions": []}) == {}
 
 
 def test_what_people_approved_goes_without_questions_and_answers():
     forwarding = Forwarding(
-        passed({"elicitation": {}, "extensions": {TASKS: {}}}), {"inputResponses": {"a": {}}}
+        select_forwardable_capabilities({"elicitation": {}, "extensions": {TASKS: {}}}),
+        {"inputResponses": {"a": {}}},
     )
     assert forwarding.tasks
-    assert forwarding.without_questions() == Forwarding({"extensions": {TASKS: {}}})
-    assert NOTHING.without_questions() == NOTHING
+    assert forwarding.drop_questions() == Forwarding({"extensions": {TASKS: {}}})
+    assert NOTHING.drop_questions() == NOTHING
 
 
 def test_a_question_that_the_host_cannot_answer_is_named():
@@ -93,23 +106,33 @@ def test_a_question_that_the_host_cannot_answer_is_named():
         "b": {"method": "sampling/createMessage"},
         "c": "odd",
     }
-    assert unbearable(requests, {"elicitation": {}}) == ["", "sampling/createMessage"]
-    assert unbearable({"a": {"method": "elicitation/create"}}, {"elicitation": {}}) == []
-    assert unbearable({"a": {"method": "tools/call"}}, {"elicitation": {}}) == ["tools/call"]
+    assert list_unsupported_questions(requests, {"elicitation": {}}) == [
+        "",
+        "sampling/createMessage",
+    ]
+    assert (
+        list_unsupported_questions({"a": {"method": "elicitation/create"}}, {"elicitation": {}})
+        == []
+    )
+    assert list_unsupported_questions({"a": {"method": "tools/call"}}, {"elicitation": {}}) == [
+        "tools/call"
+    ]
     by_url = {
         "a": {
             "method": "elicitation/create",
             "params": {"mode": "url", "url": "https://h.example/"},
         }
     }
-    assert unbearable(by_url, {"elicitation": {}}) == unbearable(
+    assert list_unsupported_questions(by_url, {"elicitation": {}}) == list_unsupported_questions(
         by_url, {"elicitation": {"form": {}}}
     )
-    assert unbearable(by_url, {"elicitation": {"form": {}}}) == ["elicitation/create"]
-    assert unbearable(by_url, {"elicitation": {"form": {}, "url": {}}}) == []
-    assert unbearable({"a": {"method": "elicitation/create"}}, {"elicitation": {"url": {}}}) == [
+    assert list_unsupported_questions(by_url, {"elicitation": {"form": {}}}) == [
         "elicitation/create"
     ]
+    assert list_unsupported_questions(by_url, {"elicitation": {"form": {}, "url": {}}}) == []
+    assert list_unsupported_questions(
+        {"a": {"method": "elicitation/create"}}, {"elicitation": {"url": {}}}
+    ) == ["elicitation/create"]
     for odd in (
         "javascript:alert(1)",
         "file:///etc/passwd",
@@ -119,9 +142,11 @@ def test_a_question_that_the_host_cannot_answer_is_named():
         None,
     ):
         by_url["a"]["params"]["url"] = odd
-        assert unbearable(by_url, {"elicitation": {"url": {}}}) == ["elicitation/create"], odd
+        assert list_unsupported_questions(by_url, {"elicitation": {"url": {}}}) == [
+            "elicitation/create"
+        ], odd
     assert (
-        unbearable(
+        list_unsupported_questions(
             {"a": {"method": "elicitation/create", "params": {"mode": []}}}, {"elicitation": {}}
         )
         != []
@@ -133,7 +158,7 @@ def test_who_asks_is_said_and_hidden_characters_are_shown():
         "method": "elicitation/create",
         "params": {"message": "your\u202epassword", "requestedSchema": {}},
     }
-    shown = attributed(request, "forge")
+    shown = attribute_question(request, "forge")
     assert shown["params"]["message"] == "The server forge asks: your⟦U+202E⟧password"
     assert shown["params"]["requestedSchema"] == {}
     for odd in (
@@ -141,7 +166,7 @@ def test_who_asks_is_said_and_hidden_characters_are_shown():
         {"method": "roots/list"},
         {"method": "elicitation/create", "params": {"message": 1}},
     ):
-        assert attributed(odd, "forge") == odd
+        assert attribute_question(odd, "forge") == odd
 
 
 def test_each_field_of_a_form_names_the_server() -> None:
@@ -155,7 +180,7 @@ def test_each_field_of_a_form_names_the_server() -> None:
         "method": "elicitation/create",
         "params": {"message": "Log in", "requestedSchema": schema},
     }
-    shown = attributed(asked, "forge")["params"]["requestedSchema"]
+    shown = attribute_question(asked, "forge")["params"]["requestedSchema"]
     assert shown == schema | {
         "properties": {
             "pin": {"type": "string", "title": "forge: Admin password of Slipsnisse"},
@@ -166,5 +191,7 @@ def test_each_field_of_a_form_names_the_server() -> None:
     assert fields["pin"]["title"] == "Admin password of Slipsnisse"
     for schema in (None, {}, {"properties": []}, 7):
         params = {"message": "Log in", "requestedSchema": schema}
-        shown = attributed({"method": "elicitation/create", "params": params}, "forge")["params"]
+        shown = attribute_question({"method": "elicitation/create", "params": params}, "forge")[
+            "params"
+        ]
         assert shown["requestedSchema"] == schema

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from mcpregistry.domain.calls.hosts import NAMELESS, TABLE, UNKNOWN, limits_of
+from mcpregistry.domain.calls.hosts import NAMELESS, TABLE, UNKNOWN, find_host_limits
 from mcpregistry.domain.calls.wait_strategy import (
     LONG,
     PEOPLE_NEED,
     SHORT,
-    Answer,
+    ElicitationAnswer,
     WaitStep,
-    hold_seconds,
-    meant,
-    question_modes,
-    wait_steps,
+    interpret_elicitation,
+    limit_hold_seconds,
+    list_question_modes,
+    plan_wait_steps,
 )
 
 # name as the host sends it, seconds held with progress, seconds held silently, may it be asked by
@@ -38,32 +38,34 @@ HOSTS = [
 
 @pytest.mark.parametrize(("name", "progress", "silent", "url"), HOSTS)
 def test_a_host_is_held_until_just_under_its_limit(name, progress, silent, url):
-    limits = limits_of(name)
-    assert hold_seconds(WaitStep.PROGRESS, limits) == progress
-    assert hold_seconds(WaitStep.HOLD, limits) == silent
-    assert question_modes({"form", "url"}, limits) == ({"form", "url"} if url else {"form"})
+    limits = find_host_limits(name)
+    assert limit_hold_seconds(WaitStep.PROGRESS, limits) == progress
+    assert limit_hold_seconds(WaitStep.HOLD, limits) == silent
+    assert list_question_modes({"form", "url"}, limits) == ({"form", "url"} if url else {"form"})
 
 
 def test_no_hold_reaches_the_limit_of_a_host_whose_clock_keeps_running():
     for limits in [*TABLE.values(), UNKNOWN, NAMELESS]:
-        assert hold_seconds(WaitStep.HOLD, limits) <= min(SHORT, limits.silent - 1)
+        assert limit_hold_seconds(WaitStep.HOLD, limits) <= min(SHORT, limits.silent - 1)
         if not limits.progress_extends:
-            assert hold_seconds(WaitStep.PROGRESS, limits) <= limits.silent - 1
+            assert limit_hold_seconds(WaitStep.PROGRESS, limits) <= limits.silent - 1
 
 
 def test_a_nameless_python_program_that_asks_for_no_progress_is_answered_within_five_seconds():
     """The OpenAI Agents SDK: it sends its library's own name and no progress token, and gives up
     after 5 s."""
-    assert hold_seconds(WaitStep.HOLD, limits_of("mcp", progress=False)) == 4
-    assert hold_seconds(WaitStep.PROGRESS, limits_of("mcp", progress=True)) == 50
+    assert limit_hold_seconds(WaitStep.HOLD, find_host_limits("mcp", progress=False)) == 4
+    assert limit_hold_seconds(WaitStep.PROGRESS, find_host_limits("mcp", progress=True)) == 50
 
 
 def test_the_operator_or_the_caller_may_shorten_a_hold_and_never_lengthen_it():
-    limits = limits_of("codex-mcp-client")
-    assert hold_seconds(WaitStep.PROGRESS, limits, cap=5) == 5
-    assert hold_seconds(WaitStep.PROGRESS, limits, cap=5000) == 290
-    assert hold_seconds(WaitStep.HOLD, limits, cap=0) == 0
-    assert hold_seconds(WaitStep.AWAY, limits) == hold_seconds(WaitStep.TASK, limits) == 0
+    limits = find_host_limits("codex-mcp-client")
+    assert limit_hold_seconds(WaitStep.PROGRESS, limits, cap=5) == 5
+    assert limit_hold_seconds(WaitStep.PROGRESS, limits, cap=5000) == 290
+    assert limit_hold_seconds(WaitStep.HOLD, limits, cap=0) == 0
+    assert (
+        limit_hold_seconds(WaitStep.AWAY, limits) == limit_hold_seconds(WaitStep.TASK, limits) == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,22 +82,24 @@ def test_the_operator_or_the_caller_may_shorten_a_hold_and_never_lengthen_it():
     ],
 )
 def test_the_rungs_and_their_order(tasks, questions, may_confirm, progress, expected):
-    found = wait_steps(tasks=tasks, questions=questions, may_confirm=may_confirm, progress=progress)
+    found = plan_wait_steps(
+        tasks=tasks, questions=questions, may_confirm=may_confirm, progress=progress
+    )
     assert " ".join(found) == expected
 
 
 @pytest.mark.parametrize(
     ("action", "confirmed", "seconds", "expected"),
     [
-        ("accept", True, 0.0, Answer.YES),
-        ("accept", True, 60.0, Answer.YES),
-        ("accept", False, 60.0, Answer.NO),
-        ("cancel", False, 0.01, Answer.NOBODY),  # claude -p
-        ("decline", False, 0.01, Answer.NOBODY),  # codex exec, copilot -p
-        ("cancel", False, 60.0, Answer.NOBODY),  # "Esc to answer later"
-        ("decline", False, PEOPLE_NEED, Answer.NO),
-        ("nonsense", True, 60.0, Answer.NOBODY),
+        ("accept", True, 0.0, ElicitationAnswer.YES),
+        ("accept", True, 60.0, ElicitationAnswer.YES),
+        ("accept", False, 60.0, ElicitationAnswer.NO),
+        ("cancel", False, 0.01, ElicitationAnswer.NOBODY),  # claude -p
+        ("decline", False, 0.01, ElicitationAnswer.NOBODY),  # codex exec, copilot -p
+        ("cancel", False, 60.0, ElicitationAnswer.NOBODY),  # "Esc to answer later"
+        ("decline", False, PEOPLE_NEED, ElicitationAnswer.NO),
+        ("nonsense", True, 60.0, ElicitationAnswer.NOBODY),
     ],
 )
 def test_what_an_answer_means(action, confirmed, seconds, expected):
-    assert meant(action, confirmed=confirmed, seconds=seconds) is expected
+    assert interpret_elicitation(action, confirmed=confirmed, seconds=seconds) is expected

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.servers.target import Target
+from mcpregistry.domain.servers.target import ServerTarget
 from mcpregistry.downstream.pool.events import ConnectionEvent
 from mcpregistry.downstream.pool.pool import Pool
 from tests.processes import below, runs
@@ -22,13 +22,13 @@ SENDING = HANG_LIMIT / 40
 class Bench:
     """A pool, the targets it serves (replace them as the operator would), and what it told."""
 
-    def __init__(self, *targets: Target) -> None:
+    def __init__(self, *targets: ServerTarget) -> None:
         self.targets = {target.server_id: target for target in targets}
         self.events: list[ConnectionEvent] = []
         self._news = asyncio.Event()
         self.pool = Pool(self._target, self._note)
 
-    async def _target(self, server_id: int) -> Target:
+    async def _target(self, server_id: int) -> ServerTarget:
         return self.targets[server_id]
 
     def _note(self, event: ConnectionEvent) -> None:
@@ -66,7 +66,7 @@ async def bench() -> AsyncIterator[Callable[..., Bench]]:
     before = offspring()
     made: list[Bench] = []
 
-    def make(*targets: Target) -> Bench:
+    def make(*targets: ServerTarget) -> Bench:
         made.append(Bench(*targets))
         return made[-1]
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from mcpregistry.domain.errors import DownstreamError, ResourceLimit
-from mcpregistry.domain.servers.target import Bounds, Sandbox
+from mcpregistry.domain.servers.target import ResourceBounds, Sandbox
 from tests.downstream.conftest import Bench, gone, offspring
 from tests.externals import NODE, node_program, npm_module
 from tests.fakes.targets import SERVERS, stdio_target
@@ -27,7 +27,7 @@ HANG = 3600  # seconds: whoever waits for its end waits longer than the hang lim
 STRICT = pytest.param(True, marks=pytest.mark.bubblewrap)
 
 
-def hungry(tmp_path: Path, bounds: Bounds, *, strict: bool = False, **env: str) -> Any:
+def hungry(tmp_path: Path, bounds: ResourceBounds, *, strict: bool = False, **env: str) -> Any:
     sandbox = (
         Sandbox(home=str(tmp_path / "home"), read=(str(SERVERS),), strict=True) if strict else None
     )
@@ -49,7 +49,7 @@ async def test_more_memory_than_its_limit_ends_the_tree_and_the_caller_hears_how
 ):
     """Pages that its processes share are counted once: 100 MB in four processes are no 400."""
     before = offspring()
-    here = bench(hungry(tmp_path, Bounds(memory_mb=220, processes=9), strict=strict))
+    here = bench(hungry(tmp_path, ResourceBounds(memory_mb=220, processes=9), strict=strict))
     assert await use(here, shared=100, pause=1) == "ok"
     with pytest.raises(
         ResourceLimit, match=r"used \d+ MB; its limit of memory is 220 MB"
@@ -66,20 +66,20 @@ async def test_more_memory_than_its_limit_ends_the_tree_and_the_caller_hears_how
 @pytest.mark.fault
 async def test_more_processes_or_processor_time_than_its_limit_ends_it(bench: Make, tmp_path: Path):
     with pytest.raises(ResourceLimit, match=r"used [45] processes; its limit of processes is 3 "):
-        await use(bench(hungry(tmp_path, Bounds(processes=3))), processes=4, pause=HANG)
+        await use(bench(hungry(tmp_path, ResourceBounds(processes=3))), processes=4, pause=HANG)
     # That it ends means that somebody looks; how often, on a busy machine, is the machine's.
     with pytest.raises(ResourceLimit, match=r"used \d+ seconds; its limit of processor time is 1 "):
-        await use(bench(hungry(tmp_path, Bounds(cpu_seconds=1))), seconds=HANG, pause=HANG)
+        await use(bench(hungry(tmp_path, ResourceBounds(cpu_seconds=1))), seconds=HANG, pause=HANG)
 
 
 @pytest.mark.fault
 @pytest.mark.attack
 async def test_files_in_memory_and_threads_count(bench: Make, tmp_path: Path):
-    here = bench(hungry(tmp_path, Bounds(memory_mb=150)))
+    here = bench(hungry(tmp_path, ResourceBounds(memory_mb=150)))
     assert await use(here, memory_file=20) == "ok"
     with pytest.raises(ResourceLimit, match=r"used \d+ MB; its limit of memory is 150 MB"):
         await use(here, memory_file=200, pause=HANG)
-    here = bench(hungry(tmp_path, Bounds(processes=4)))
+    here = bench(hungry(tmp_path, ResourceBounds(processes=4)))
     assert await use(here, threads=30) == "ok"
     with pytest.raises(
         ResourceLimit, match=r"used \d+ threads; its limit of processes is 64 threads"
@@ -89,7 +89,7 @@ async def test_files_in_memory_and_threads_count(bench: Make, tmp_path: Path):
 
 @pytest.mark.fault
 async def test_files_beyond_its_limits_are_refused(bench: Make, tmp_path: Path):
-    here = bench(hungry(tmp_path, Bounds(file_mb=10, open_files=64)))
+    here = bench(hungry(tmp_path, ResourceBounds(file_mb=10, open_files=64)))
     assert await use(here, files=30, file=9) == "done done"
     assert await use(here, files=100, file=11) == "EMFILE EFBIG"
 
@@ -103,11 +103,13 @@ async def test_the_default_of_memory_lets_node_start(bench: Make, tmp_path: Path
         npm_module("@modelcontextprotocol/server-everything/dist/index.js"),
         "stdio",
     )
-    here = bench(stdio_target("node", argv=program, bounds=Bounds(memory_mb=4096, processes=256)))
+    here = bench(
+        stdio_target("node", argv=program, bounds=ResourceBounds(memory_mb=4096, processes=256))
+    )
     assert (await here.pool.discover(1)).tools
     pid = next(event.pid for event in here.events if event.pid)
     assert psutil.Process(pid).memory_info().vms > 500 << 20
-    few = bench(stdio_target("node", argv=program, bounds=Bounds(memory_mb=300)))
+    few = bench(stdio_target("node", argv=program, bounds=ResourceBounds(memory_mb=300)))
     assert (await few.pool.discover(1)).tools, "nor does a small one"
 
 
@@ -117,7 +119,7 @@ async def test_what_a_killed_supervisor_leaves_is_ended(bench: Make, tmp_path: P
     here = bench(
         hungry(
             tmp_path,
-            Bounds(),
+            ResourceBounds(),
             strict=strict,
             FAKE_PIDS=str(tmp_path / ("home" if strict else "") / "pids"),
         )
@@ -146,7 +148,7 @@ async def test_in_namespaces_of_its_own_a_server_is_asked_before_it_is_killed(
     bench: Make, tmp_path: Path
 ):
     ended = tmp_path / "home" / "ended"
-    here = bench(hungry(tmp_path, Bounds(), strict=True, FAKE_ENDED=str(ended)))
+    here = bench(hungry(tmp_path, ResourceBounds(), strict=True, FAKE_ENDED=str(ended)))
     await use(here)
     await here.pool.disconnect(1)
     assert ended.read_text() == "asked"

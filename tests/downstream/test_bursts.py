@@ -13,9 +13,9 @@ import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification
 
-from mcpregistry.downstream.pool.watching import Watched
+from mcpregistry.downstream.pool.resource_subscriptions import Watched
 from mcpregistry.downstream.transports import inbox
-from mcpregistry.downstream.transports.inbox import Inbox, meaning_of
+from mcpregistry.downstream.transports.inbox import Inbox, find_meaning
 from tests.downstream.conftest import Bench
 from tests.downstream.test_wires import Sse, sse_target
 from tests.fakes.http import Echo, Request, event, fake_http, head
@@ -154,11 +154,11 @@ async def test_an_inbox_merges_what_means_the_same_and_keeps_its_bounds(
     dropped: list[int] = []
     box = Inbox(dropped.append)
     for uri in ("a", "b", "a", "a", "b"):
-        box.put(item(note(uri)), 10, meaning_of(note(uri)))
-    box.put(item(note("c")), 90, meaning_of(note("c")))  # too many bytes
-    box.put(item(note("d")), 10, meaning_of(note("d")))
+        box.put(item(note(uri)), 10, find_meaning(note(uri)))
+    box.put(item(note("c")), 90, find_meaning(note("c")))  # too many bytes
+    box.put(item(note("d")), 10, find_meaning(note("d")))
     for uri in "efg":
-        box.put(item(note(uri)), 10, meaning_of(note(uri)))  # too many messages
+        box.put(item(note(uri)), 10, find_meaning(note(uri)))  # too many messages
     box.put(item({"method": "answer"}), 500, keep=True)
     read = [await box.receive() for _ in range(4)]
     assert [each.message.params and each.message.params["uri"] for each in read] == [
@@ -168,7 +168,7 @@ async def test_an_inbox_merges_what_means_the_same_and_keeps_its_bounds(
         None,
     ]  # type: ignore[union-attr]
     assert dropped == [4]
-    box.put(item(note("a")), 10, meaning_of(note("a")))  # it was read: this is news
+    box.put(item(note("a")), 10, find_meaning(note("a")))  # it was read: this is news
     box.end()
     assert [each async for each in box]
     with pytest.raises(anyio.EndOfStream):
@@ -186,8 +186,8 @@ def test_what_means_something_else_is_not_merged():
         note("a", **stream),
         {"method": "notifications/cancelled", "params": {"requestId": 1}},
     ]
-    assert len({meaning_of(each) for each in notes}) == 4
-    assert meaning_of(note("a") | {"id": 7}) is None
+    assert len({find_meaning(each) for each in notes}) == 4
+    assert find_meaning(note("a") | {"id": 7}) is None
 
 
 async def test_changes_of_many_resources_are_told_once_each():

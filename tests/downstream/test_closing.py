@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mcpregistry.downstream.pool import ending
+from mcpregistry.downstream.pool import owner_tasks
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.downstream.transports import http
 from tests.downstream.conftest import Bench
@@ -82,7 +82,7 @@ async def test_at_the_limit_such_a_server_stops_no_other_from_connecting(
     bench: Make, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(http, "CLOSE_SECONDS", 3600.0)
-    monkeypatch.setattr(ending, "CLOSE_SECONDS", 3600.0)
+    monkeypatch.setattr(owner_tasks, "CLOSE_SECONDS", 3600.0)
     async with fake_http(NoGoodbye()) as bad, fake_http(Echo()) as good:
         here = bench(
             http_target(bad.url, server_id=1),
@@ -105,7 +105,7 @@ async def test_an_owner_that_will_not_end_is_cancelled(
 ):
     """Whatever a transport does in closing: the pool has its own patience, and cancels."""
     monkeypatch.setattr(http, "CLOSE_SECONDS", 3600.0)
-    monkeypatch.setattr(ending, "CLOSE_SECONDS", 0.3)
+    monkeypatch.setattr(owner_tasks, "CLOSE_SECONDS", 0.3)
     async with fake_http(NoGoodbye()) as server:
         here = bench(http_target(server.url))
         await here.pool.connect(1)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mcpregistry.downstream.transports.confinement import Instruction, program
+from mcpregistry.downstream.transports.confinement import Instruction, build_filter
 
 ALLOWED = 0x7FFF0000
 KILLED = 0x80000000
@@ -132,7 +132,7 @@ def asked(request: pytest.FixtureRequest) -> Iterator:
     """``asked(numbers, *arguments)``: the answer; ``asked.network``."""
     machine, network = request.param
     arch, column = MACHINES[machine]
-    code = program(network, machine)
+    code = build_filter(network, machine)
 
     def ask(numbers: tuple[int, int] | int, *arguments: int, arch: int = arch) -> int:
         number = numbers if isinstance(numbers, int) else numbers[column]

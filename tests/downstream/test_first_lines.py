@@ -14,8 +14,11 @@ import pytest
 
 from mcpregistry.domain.errors import ConfigInvalid, ConnectionFailed
 from mcpregistry.domain.servers.target import Sandbox
-from mcpregistry.downstream.transports.firstline import MOST_INTERPRETERS, parse
-from mcpregistry.downstream.transports.sandbox import needed_by, policy_of
+from mcpregistry.downstream.transports.sandbox import build_policy, find_needed_files
+from mcpregistry.downstream.transports.script_interpreters import (
+    MOST_INTERPRETERS,
+    parse_first_line,
+)
 from tests.downstream.conftest import Bench
 from tests.downstream.test_sandbox import confined, not_started
 from tests.fakes.targets import SERVERS, stdio_target
@@ -52,7 +55,7 @@ def scripts(tmp_path: Path) -> Callable[[bytes], Path]:
 def opened(script: Path, path: str, hidden: tuple[str, ...] = ()) -> list[str]:
     """The places that a server with this script may read, as the launcher is told."""
     sandbox = Sandbox(home=str(script.parent.parent / "home"), hidden=hidden)
-    lines = policy_of(
+    lines = build_policy(
         stdio_target("probe", argv=(str(script),), sandbox=sandbox), sandbox, path
     ).split("\n")
     return [line[1:] for line in lines if line.startswith("r")]
@@ -152,7 +155,7 @@ def test_no_first_line_opens_a_file_that_it_names(
             places = [
                 *opened(script, path),
                 *opened(script, path, hidden=(str(secret.parent),)),
-                *needed_by(str(script), "", path),
+                *find_needed_files(str(script), "", path),
             ]
         except ConfigInvalid:
             continue
@@ -198,7 +201,7 @@ def test_the_sites_own_folder_is_no_program_also_behind_a_link(
     ],
 )
 def test_a_first_line_is_read_as_the_kernel_reads_it(line: str, found: tuple[str, str]) -> None:
-    assert parse(line.encode(), "x") == found
+    assert parse_first_line(line.encode(), "x") == found
 
 
 @pytest.mark.parametrize(
@@ -214,7 +217,7 @@ def test_a_first_line_is_read_as_the_kernel_reads_it(line: str, found: tuple[str
 )
 def test_a_first_line_without_a_plain_interpreter_is_refused(line: str) -> None:
     with pytest.raises(ConfigInvalid, match="first line") as caught:
-        parse(line.encode(), "x")
+        parse_first_line(line.encode(), "x")
     assert "Put the interpreter into the command" in caught.value.remedy
 
 
@@ -226,7 +229,7 @@ def test_env_finds_its_program_in_path(
     (tmp_path / "bin" / name).symlink_to(PYTHON)
     script = scripts(f"#!/usr/bin/env {name}\n".encode())
     assert {str(tmp_path / "bin" / name), PYTHON} <= {
-        *needed_by(str(script), "", str(tmp_path / "bin"))
+        *find_needed_files(str(script), "", str(tmp_path / "bin"))
     }
 
 
@@ -243,9 +246,9 @@ def test_interpreters_that_are_scripts_are_followed_as_far_as_the_kernel_does(
         before = str(script)
     if nested > MOST_INTERPRETERS:
         with pytest.raises(ConfigInvalid, match="interpreters"):
-            needed_by(before, "", str(tmp_path / "bin"))
+            find_needed_files(before, "", str(tmp_path / "bin"))
     else:
-        assert PYTHON in needed_by(before, "", str(tmp_path / "bin"))
+        assert PYTHON in find_needed_files(before, "", str(tmp_path / "bin"))
 
 
 @pytest.mark.attack
@@ -257,7 +260,7 @@ def test_an_interpreter_that_is_a_script_lies_where_programs_are(
     private.write_text("#!/bin/sh\nPASSWORD=x\n")
     private.chmod(0o700)
     with pytest.raises(ConfigInvalid, match="not a program"):
-        needed_by(str(scripts(f"#!{private}\n".encode())), "", "/usr/bin")
+        find_needed_files(str(scripts(f"#!{private}\n".encode())), "", "/usr/bin")
 
 
 @pytest.mark.attack

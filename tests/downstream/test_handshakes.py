@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.errors import ConnectionFailed, ProtocolError, TimedOut
-from mcpregistry.domain.servers.target import Limits, Target
+from mcpregistry.domain.servers.target import ServerLimits, ServerTarget
 from mcpregistry.downstream.peers.neighbours import is_alive
 from mcpregistry.downstream.pool.handshakes import REMEMBERED_FOR, RememberedEras
-from mcpregistry.downstream.pool.testing import Progress, probe_once, send_only
+from mcpregistry.downstream.pool.server_probe import ProbeProgress, probe_once, send_only
 from mcpregistry.downstream.transports.stdio import StdioChannel
 from tests.downstream.conftest import Bench, gone
 from tests.fakes.targets import stdio_target
@@ -25,7 +25,9 @@ from tests.waiting import until
 Make = Callable[..., Bench]
 
 
-def opening(mode: str, journal: Path | None = None, era: str = "legacy", **changes: Any) -> Target:
+def opening(
+    mode: str, journal: Path | None = None, era: str = "legacy", **changes: Any
+) -> ServerTarget:
     env = {"FAKE_ERA": era, "FAKE_OPENING": mode} | (
         {"FAKE_JOURNAL": str(journal)} if journal else {}
     )
@@ -87,7 +89,7 @@ async def test_a_server_that_never_answers_is_tried_with_the_older_handshake_nex
     here = bench(opening("deaf", journal, limits={"connect_timeout": 2.0}))
     with pytest.raises(TimedOut, match="protocol to 'legacy'"):
         await here.pool.discover(1)
-    here.targets[1] = replace(here.targets[1], limits=Limits())
+    here.targets[1] = replace(here.targets[1], limits=ServerLimits())
     await here.pool.reconnect(1)
     assert openings(journal) == ["initialize"]
     assert (await here.call("pid"))["content"]
@@ -97,7 +99,7 @@ async def test_what_a_process_remembers_ends_with_the_record_and_with_time():
     target = opening("", last_era="")
     now = 0.0
 
-    async def read(server_id: int) -> Target:
+    async def read(server_id: int) -> ServerTarget:
         return target
 
     eras = RememberedEras(read, lambda: now)
@@ -126,7 +128,7 @@ ODD = {
 @pytest.mark.parametrize("mode", ODD)
 async def test_the_reason_of_a_failed_handshake_is_the_real_one(bench: Make, mode: str):
     here = bench(opening(mode))
-    report = await probe_once(here.targets[1], None, Progress(), send_only)
+    report = await probe_once(here.targets[1], None, ProbeProgress(), send_only)
     assert isinstance(report.error, ProtocolError)
     assert ODD[mode] in report.error.message
     assert report.error.remedy

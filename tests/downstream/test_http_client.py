@@ -25,9 +25,9 @@ from mcpregistry.domain.errors import (
     ToolRefused,
 )
 from mcpregistry.downstream.http_client.addresses import is_allowed, is_public, parse_networks
-from mcpregistry.downstream.http_client.client import Attempt, Outbound
-from mcpregistry.downstream.http_client.guard import origin
-from mcpregistry.downstream.transports.eventstream import Event, EventReader
+from mcpregistry.downstream.http_client.client import Outbound, RequestAttempt
+from mcpregistry.downstream.http_client.guard import get_origin
+from mcpregistry.downstream.transports.eventstream import EventReader, StreamEvent
 from tests.downstream.conftest import SENDING, Bench
 from tests.fakes.http import Always, Echo, Hang, Raw, event, fake_http, gzip_bomb, head, json_reply
 from tests.fakes.targets import http_target
@@ -87,7 +87,10 @@ def outbound(*allowed: str, **options) -> Outbound:
 
 
 async def fetch(client: Outbound, url: str) -> int:
-    async with client, client.send("GET", url, headers={}, data=None, attempt=Attempt()) as reply:
+    async with (
+        client,
+        client.send("GET", url, headers={}, data=None, attempt=RequestAttempt()) as reply,
+    ):
         return reply.status
 
 
@@ -196,10 +199,12 @@ async def test_a_name_that_turns_inward_after_its_check_is_not_followed():
         url = f"http://rebind.example:{port}/"
         client = outbound("127.0.0.1/32", resolve=resolve)
         async with client:
-            async with client.send("GET", url, headers={}, data=None, attempt=Attempt()) as reply:
+            async with client.send(
+                "GET", url, headers={}, data=None, attempt=RequestAttempt()
+            ) as reply:
                 assert reply.status == 200
             with pytest.raises(OutboundRefused):
-                async with client.send("GET", url, headers={}, data=None, attempt=Attempt()):
+                async with client.send("GET", url, headers={}, data=None, attempt=RequestAttempt()):
                     pass
         assert server.connections == 1
         assert asked == ["rebind.example"] * 2
@@ -261,8 +266,8 @@ async def test_a_redirect_within_the_origin_that_keeps_the_method_is_followed(be
 
 
 def test_an_origin_is_scheme_host_and_port():
-    assert origin("http://A.example/x") == origin("http://a.example:80/y")
-    assert origin("https://a.example/") != origin("http://a.example/")
+    assert get_origin("http://A.example/x") == get_origin("http://a.example:80/y")
+    assert get_origin("https://a.example/") != get_origin("http://a.example/")
 
 
 # -- TLS -------------------------------------------------------------------------------------------
@@ -507,9 +512,9 @@ def test_events_are_the_same_however_they_are_cut(size: int):
         for found in reader.feed(data[start : start + size])
     ]
     assert seen == [
-        Event("endpoint", b"/m"),
-        Event("message", b"a\nb"),
-        Event("message", b"end"),
+        StreamEvent("endpoint", b"/m"),
+        StreamEvent("message", b"a\nb"),
+        StreamEvent("message", b"end"),
     ]
     assert (reader.last_id, reader.retry) == ("7", 0.005)
 
@@ -519,7 +524,7 @@ def test_an_event_without_data_tells_its_id_and_nothing_else():
     assert reader.feed(b"id: 1_1\nretry: 500\ndata:\n\n") == []
     assert (reader.last_id, reader.retry) == ("1_1", 0.5)
     assert reader.feed(b"id: half") == []
-    assert (reader.anew().last_id, reader.anew().retry) == ("1_1", 0.5)
+    assert (reader.make_successor().last_id, reader.make_successor().retry) == ("1_1", 0.5)
 
 
 @pytest.mark.attack

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.errors import ToolRefused
-from mcpregistry.downstream.http_client import client, leftovers
+from mcpregistry.downstream.http_client import client, draining_streams
 from tests.downstream.conftest import Bench
 from tests.fakes.http import Echo, Request, event, fake_http, head
 from tests.fakes.sdk import make_server, serving
@@ -79,15 +79,15 @@ class Unhurried(Echo):
 @pytest.fixture
 def none_left(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
     """Whether the end of every stream so far has reached us."""
-    made: list[leftovers.Leftovers] = []
+    made: list[draining_streams.DrainingStreams] = []
 
-    def make() -> leftovers.Leftovers:
-        made.append(leftovers.Leftovers())
+    def make() -> draining_streams.DrainingStreams:
+        made.append(draining_streams.DrainingStreams())
         return made[-1]
 
-    monkeypatch.setattr(client, "Leftovers", make)
+    monkeypatch.setattr(client, "DrainingStreams", make)
     # a stream that ends late is not closed on a slow machine
-    monkeypatch.setattr(leftovers, "SECONDS", HANG_LIMIT)
+    monkeypatch.setattr(draining_streams, "SECONDS", HANG_LIMIT)
     monkeypatch.setattr(client, "KEEPALIVE_SECONDS", HANG_LIMIT)
     return lambda: not any(each._waiting for each in made)
 
@@ -152,8 +152,8 @@ async def test_calls_of_the_sdks_server_share_a_connection(
 async def test_a_stream_without_end_is_closed_soon_and_few_are_kept(
     bench: Make, monkeypatch: pytest.MonkeyPatch, more: bytes
 ):
-    monkeypatch.setattr(leftovers, "SECONDS", 0.3)
-    monkeypatch.setattr(leftovers, "MOST", 4)
+    monkeypatch.setattr(draining_streams, "SECONDS", 0.3)
+    monkeypatch.setattr(draining_streams, "MOST", 4)
     async with fake_http(Unhurried(more=more)) as server:
         here = bench(http_target(server.url))
         await here.pool.connect(1)
@@ -170,7 +170,7 @@ async def test_a_stream_without_end_is_closed_soon_and_few_are_kept(
 async def test_of_what_comes_after_an_answer_little_is_taken(
     bench: Make, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(leftovers, "SECONDS", 0.5)
+    monkeypatch.setattr(draining_streams, "SECONDS", 0.5)
     async with fake_http(Unhurried(more=b": x\n" * 250_000)) as server:
         here = bench(http_target(server.url))
         await here.pool.connect(1)

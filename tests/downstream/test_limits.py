@@ -13,18 +13,18 @@ from mcpregistry.domain.errors import (
     ProtocolError,
     TimedOut,
 )
-from mcpregistry.domain.servers.target import Limits
+from mcpregistry.domain.servers.target import ServerLimits
 from mcpregistry.downstream.limits import (
     check_others,
     check_tools,
-    exceeds_depth,
+    drop_private_meta,
+    has_excess_depth,
     limit_bytes,
-    public_meta,
     repair_tool,
 )
-from mcpregistry.downstream.pool.requests import may_resend
+from mcpregistry.downstream.pool.slot_requests import can_resend
 from mcpregistry.downstream.transports.messages import salvage_id
-from mcpregistry.downstream.transports.request_ids import own_id
+from mcpregistry.downstream.transports.request_ids import parse_own_id
 from tests.fakes.targets import stdio_target
 
 
@@ -36,9 +36,9 @@ def nested(levels: int) -> Any:
 
 
 def test_depth_is_counted_without_recursion():
-    assert not exceeds_depth(nested(128))
-    assert exceeds_depth(nested(129))
-    assert exceeds_depth(nested(100_000))
+    assert not has_excess_depth(nested(128))
+    assert has_excess_depth(nested(129))
+    assert has_excess_depth(nested(100_000))
 
 
 def test_a_definition_that_needs_no_repair_is_the_same_object():
@@ -54,7 +54,7 @@ def test_names_and_sizes_are_checked_one_by_one():
         {"name": "good"},
         {"name": "big", "inputSchema": {"x": "y" * 400_000}},
     ]
-    tools, problems = check_tools(listed, 7, Limits())
+    tools, problems = check_tools(listed, 7, ServerLimits())
     assert [tool["name"] for tool in tools] == ["good"]
     assert len(problems) == 5
     assert problems[-1].startswith("7 over the limit")
@@ -69,7 +69,7 @@ def test_prompts_are_bounded_like_tools_and_their_arguments_have_names():
         ["x"],
     ]
     prompts, problems = check_others(
-        "prompt", [good, *odd, {"name": "big", "icons": "y" * 400_000}], 0, Limits()
+        "prompt", [good, *odd, {"name": "big", "icons": "y" * 400_000}], 0, ServerLimits()
     )
     assert prompts == [good]
     assert len(problems) == 5
@@ -82,8 +82,8 @@ def test_only_what_is_meant_for_the_server_is_passed_on_in_meta():
         "io.modelcontextprotocol/protocolVersion": "x",
         "com.example/b": 3,
     }
-    assert public_meta(meta) == {"a": 1, "com.example/b": 3}
-    assert public_meta(None) == {}
+    assert drop_private_meta(meta) == {"a": 1, "com.example/b": 3}
+    assert drop_private_meta(None) == {}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ SENT = ConnectionFailed("x", sent=True)
 def test_when_a_call_may_be_sent_again(
     error: DownstreamError, resend: str, idempotent: bool, again: bool
 ):
-    assert may_resend(error, stdio_target("echo", resend=resend), idempotent=idempotent) is again
+    assert can_resend(error, stdio_target("echo", resend=resend), idempotent=idempotent) is again
 
 
 def definitions(*sizes: int) -> list[dict[str, Any]]:
@@ -140,7 +140,7 @@ def definitions(*sizes: int) -> list[dict[str, Any]]:
 @pytest.mark.attack
 def test_definitions_beyond_the_limit_of_bytes_are_left_out_and_named():
     listed = {"tool": definitions(400, 400, 400, 1), "prompt": [{"name": "p"}]}
-    kept, problems = limit_bytes(listed, "", Limits(definition_bytes=1_000))
+    kept, problems = limit_bytes(listed, "", ServerLimits(definition_bytes=1_000))
     assert [tool["name"] for tool in kept["tool"]] == ["t1", "t0"]
     assert kept["prompt"] == ()
     assert [said.partition(".")[0] for said in problems] == [
@@ -151,7 +151,7 @@ def test_definitions_beyond_the_limit_of_bytes_are_left_out_and_named():
 
 def test_definitions_within_the_limit_of_bytes_stay_in_their_order():
     listed = {"tool": definitions(400, 400), "prompt": [{"name": "p"}]}
-    assert limit_bytes(listed, "", Limits()) == (
+    assert limit_bytes(listed, "", ServerLimits()) == (
         {kind: tuple(items) for kind, items in listed.items()},
         [],
     )
@@ -160,7 +160,7 @@ def test_definitions_within_the_limit_of_bytes_stay_in_their_order():
 @pytest.mark.attack
 def test_instructions_count_with_each_tool():
     kept, problems = limit_bytes(
-        {"tool": definitions(1, 1, 1)}, "i" * 400, Limits(definition_bytes=1_000)
+        {"tool": definitions(1, 1, 1)}, "i" * 400, ServerLimits(definition_bytes=1_000)
     )
     assert (len(kept["tool"]), len(problems)) == (2, 1)
 
@@ -184,4 +184,4 @@ def test_instructions_count_with_each_tool():
     ],
 )
 def test_an_id_of_ours_is_known_as_number_or_text_and_no_other_is(value: object, found: int | None):
-    assert own_id(value) == found
+    assert parse_own_id(value) == found

@@ -215,7 +215,7 @@ async def test_a_stream_that_is_dropped_at_once_is_asked_for_ever_more_rarely(
         here = bench(http_target(server.url, protocol="modern"))
         await here.pool.connect(1)
         await until(lambda: server.listens >= 5)
-        here.pool.states()
+        here.pool.list_states()
         assert [pause for pause in pauses if pause > 0.05][:3] == [0.1, 0.2, 0.4]
         await here.pool.close()
 

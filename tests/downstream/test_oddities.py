@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.calls.forwarding import Unanswered
+from mcpregistry.domain.calls.forwarding import HostUnansweredError
 from mcpregistry.domain.errors import ProtocolError, TimedOut, ToolRefused
-from mcpregistry.domain.servers.target import Target
+from mcpregistry.domain.servers.target import ServerTarget
 from mcpregistry.downstream.transports import nameless
 from tests.downstream.conftest import SENDING, Bench
 from tests.fakes.http import Echo, Request, event, fake_http, head
@@ -24,7 +24,7 @@ Make = Callable[..., Bench]
 UNENDING = {"request_timeout": 10_000.0}  # whoever waits for the end of it hangs
 
 
-def odd(mode: str = "", era: str = "legacy", **changes: Any) -> Target:
+def odd(mode: str = "", era: str = "legacy", **changes: Any) -> ServerTarget:
     return stdio_target("odd", env={"FAKE_ERA": era, "FAKE_ODD": mode}, **changes)
 
 
@@ -170,7 +170,7 @@ class Channel:
         self.done: list[str] = []
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        raise Unanswered("nobody")
+        raise HostUnansweredError("nobody")
 
     def log(self, server: str, line: Mapping[str, Any]) -> None:
         raise AssertionError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ProtocolError, TimedOut
-from mcpregistry.domain.servers.target import Limits
+from mcpregistry.domain.servers.target import ServerLimits
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.listing import MAX_PAGES, list_pages, read_offers
 
@@ -116,7 +116,7 @@ async def test_a_list_of_prompts_that_fails_or_hangs_costs_the_prompts_alone(
         what = lists[method]
         return {what: tools("a") if what == "tools" else []}
 
-    found = await read_offers(ask, ALL, Limits(connect_timeout=0.4), lambda tool: "")
+    found = await read_offers(ask, ALL, ServerLimits(connect_timeout=0.4), lambda tool: "")
     assert [tool["name"] for tool in found.tools] == ["a"]
     assert "prompt" not in found.others
     (said,) = found.problems

@@ -15,18 +15,18 @@ import pytest
 
 from mcpregistry.domain.errors import (
     AuthFailed,
-    Busy,
     ConnectionFailed,
     DownstreamError,
     NotFound,
+    QueueFullError,
     TimedOut,
 )
-from mcpregistry.domain.servers.health import backoff
+from mcpregistry.domain.servers.health import compute_backoff
+from mcpregistry.downstream.pool.concurrency_gate import QUEUE_PER_PLACE, Gate
 from mcpregistry.downstream.pool.followers import follow_on
-from mcpregistry.downstream.pool.gate import QUEUE_PER_PLACE, Gate
 from mcpregistry.downstream.pool.pool import Pool
-from mcpregistry.downstream.pool.testing import Progress, probe_once, send_only
-from mcpregistry.downstream.pool.watching import Watched, Watches
+from mcpregistry.downstream.pool.resource_subscriptions import Watched, Watches
+from mcpregistry.downstream.pool.server_probe import ProbeProgress, probe_once, send_only
 from tests.downstream.conftest import SENDING, Bench
 from tests.fakes.http import Always, Echo, Raw, fake_http
 from tests.fakes.journals import called, noted
@@ -167,7 +167,7 @@ async def test_a_full_queue_answers_busy_at_once_and_a_cancelled_waiter_gives_up
     await gate.enter()
     waiting = [asyncio.create_task(gate.enter()) for _ in range(QUEUE_PER_PLACE)]
     await asyncio.sleep(0)
-    with pytest.raises(Busy):
+    with pytest.raises(QueueFullError):
         await gate.enter()
     waiting[0].cancel()
     await asyncio.sleep(0)
@@ -219,8 +219,8 @@ async def test_a_server_that_dies_on_every_start_is_left_alone_and_calls_are_ans
             await here.call("ok")
         assert not caught.value.sent
     assert counter.stat().st_size < 10
-    assert here.pool.states()[1].state == "error"
-    assert here.pool.states()[1].retry_in > 0
+    assert here.pool.list_states()[1].state == "error"
+    assert here.pool.list_states()[1].retry_in > 0
 
 
 async def test_a_person_may_connect_at_once_whatever_the_breaker_says(bench: Make, tmp_path: Path):
@@ -231,7 +231,7 @@ async def test_a_person_may_connect_at_once_whatever_the_breaker_says(bench: Mak
             await here.pool.connect(1)
     await here.pool.connect(1)
     assert await here.call("ok")
-    assert here.pool.states()[1].failures == 0
+    assert here.pool.list_states()[1].failures == 0
 
 
 async def test_an_eager_server_comes_back_by_itself(bench: Make, tmp_path: Path):
@@ -242,15 +242,15 @@ async def test_an_eager_server_comes_back_by_itself(bench: Make, tmp_path: Path)
         await here.pool.connect(1)
     await here.event("state", "reconnecting")
     await here.event("state", "connected")
-    assert here.pool.states()[1].state == "connected"
+    assert here.pool.list_states()[1].state == "connected"
     moves = [(event.state, event.at) for event in here.events if event.kind == "state"]
     assert [state for state, _ in moves] == ["connecting", "reconnecting"] * 2 + [
         "connecting",
         "connected",
     ]
     first, second = (moves[later][1] - moves[later - 1][1] for later in (2, 4))
-    assert first >= backoff(1, chance=0) - 0.05
-    assert second >= backoff(2, chance=0) - 0.05 > backoff(1, chance=0)
+    assert first >= compute_backoff(1, chance=0) - 0.05
+    assert second >= compute_backoff(2, chance=0) - 0.05 > compute_backoff(1, chance=0)
     assert len(counter.read_text()) == 3, "real starts"
 
 
@@ -357,7 +357,7 @@ async def test_an_idle_server_is_stopped_and_starts_again_with_the_next_call(ben
     here = bench(stdio_target("echo", limits={"idle_timeout": 0.3}))
     await here.call("echo")
     await here.event("state", "disconnected")
-    assert here.pool.states()[1].pid is None
+    assert here.pool.list_states()[1].pid is None
     assert await here.call("echo")
 
 
@@ -380,14 +380,14 @@ async def test_reconfigure_retires_what_changed_after_its_calls_and_leaves_the_r
         here.call("count", b'{"until":"%s"}' % str(done).encode(), on_sent=sent.set)
     )
     await sent.wait()
-    pids = {server_id: state.pid for server_id, state in here.pool.states().items()}
+    pids = {server_id: state.pid for server_id, state in here.pool.list_states().items()}
     here.targets[1] = replace(here.targets[1], revision=2)
     here.pool.reconfigure({1: 2, 2: 1})
-    assert set(here.pool.states()) == {2}
+    assert set(here.pool.list_states()) == {2}
     done.touch()
     assert (await running)["content"][0]["text"] == "3 steps"
     await here.call("count", b'{"steps":1}')
-    states = here.pool.states()
+    states = here.pool.list_states()
     assert states[1].pid != pids[1]
     assert states[2].pid == pids[2]
 
@@ -430,7 +430,9 @@ async def test_a_probe_measures_a_server_of_either_era(bench: Make):
 
 
 async def test_a_test_reports_everything_with_a_connection_of_its_own():
-    report = await probe_once(stdio_target("echo"), ("echo", b'{"a":1}'), Progress(), send_only)
+    report = await probe_once(
+        stdio_target("echo"), ("echo", b'{"a":1}'), ProbeProgress(), send_only
+    )
     assert report.ok
     assert report.discovery is not None
     assert report.result is not None
@@ -440,7 +442,7 @@ async def test_a_test_reports_everything_with_a_connection_of_its_own():
 
 async def test_a_failed_test_says_why_and_shows_the_servers_words():
     report = await probe_once(
-        stdio_target("crash", env={"FAKE_CRASH": "start"}), None, Progress(), send_only
+        stdio_target("crash", env={"FAKE_CRASH": "start"}), None, ProbeProgress(), send_only
     )
     assert not report.ok
     assert report.error is not None
@@ -450,7 +452,7 @@ async def test_a_failed_test_says_why_and_shows_the_servers_words():
 
 async def test_a_test_of_a_mute_server_ends_with_its_deadline():
     report = await probe_once(
-        stdio_target("mute", limits={"connect_timeout": 1.0}), None, Progress(), send_only
+        stdio_target("mute", limits={"connect_timeout": 1.0}), None, ProbeProgress(), send_only
     )
     assert report.error is not None
     assert report.error.code == "TIMEOUT"
@@ -459,14 +461,14 @@ async def test_a_test_of_a_mute_server_ends_with_its_deadline():
 async def test_a_test_of_a_dead_address_says_so():
     async with fake_http(Echo()) as server:
         url = server.url
-    report = await probe_once(http_target(url), None, Progress(), send_only)
+    report = await probe_once(http_target(url), None, ProbeProgress(), send_only)
     assert report.error is not None
     assert report.error.code == "CONNECTION_FAILED"
 
 
 async def test_a_refused_credential_is_its_own_error():
     async with fake_http(Always(raw=b"HTTP/1.1 401 X\r\nContent-Length: 0\r\n\r\n")) as server:
-        report = await probe_once(http_target(server.url), None, Progress(), send_only)
+        report = await probe_once(http_target(server.url), None, ProbeProgress(), send_only)
         assert report.error is not None
         assert report.error.code == "AUTH_FAILED"
         assert "401" in str(report.error)
@@ -485,7 +487,7 @@ async def test_a_refused_credential_is_not_offered_again_until_a_person_says_so(
         told = await here.event("state", "error")
         assert told.code == "AUTH_FAILED"
         assert len(server.requests) == 1
-        assert here.pool.states()[1].retry_in > 800
+        assert here.pool.list_states()[1].retry_in > 800
         assert not here.pool._slots[1].alive, "an eager server waits as well"
         assert "credential_refused" in caplog.text
         with pytest.raises(AuthFailed):
@@ -529,7 +531,7 @@ def numbered(count: int, **fields: object) -> list:
 
 
 def alive(here: Bench) -> list[int]:
-    return [server_id for server_id, state in here.pool.states().items() if state.pid]
+    return [server_id for server_id, state in here.pool.list_states().items() if state.pid]
 
 
 async def test_at_the_limit_the_connection_that_was_idle_longest_makes_way(bench: Make):
@@ -557,7 +559,7 @@ async def test_many_at_once_never_exceed_the_limit(bench: Make):
                 try:
                     await here.pool.call(server_id, "echo", b"{}")
                     break
-                except Busy:
+                except QueueFullError:
                     busy += 1
                     await asyncio.sleep(0.02)
                 finally:
@@ -579,7 +581,7 @@ async def test_connections_in_use_and_kept_ones_are_not_closed(bench: Make):
         here.pool.call(1, "count", b'{"steps":1000,"pause":0.05}', on_sent=sent.set)
     )
     await sent.wait()
-    with pytest.raises(Busy, match="All 2 connections of this process") as refused:
+    with pytest.raises(QueueFullError, match="All 2 connections of this process") as refused:
         await here.pool.call(3, "echo", b"{}")
     assert "SLIPSNISSE_MAX_CONNECTIONS" in refused.value.remedy
     assert sorted(alive(here)) == [1, 2]
@@ -614,7 +616,7 @@ async def test_a_connection_that_ends_before_its_server_took_a_subscription_leav
 
 
 async def test_subscriptions_are_kept_though_the_database_was_away(monkeypatch):
-    monkeypatch.setattr("mcpregistry.downstream.pool.watching.RETRY_FIRST", 0.01)
+    monkeypatch.setattr("mcpregistry.downstream.pool.resource_subscriptions.RETRY_FIRST", 0.01)
     tries = 0
 
     async def hold(watched: Watched) -> None:

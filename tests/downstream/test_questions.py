@@ -10,13 +10,18 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.calls.forwarding import APPS, Forwarding, Unanswered, passed
-from mcpregistry.domain.servers.target import Target
+from mcpregistry.domain.calls.forwarding import (
+    APPS,
+    Forwarding,
+    HostUnansweredError,
+    select_forwardable_capabilities,
+)
+from mcpregistry.domain.servers.target import ServerTarget
 from mcpregistry.domain.text.redaction import Redactor
 from mcpregistry.downstream.pool.callers import Callers
-from mcpregistry.downstream.pool.questions import Questions, reply_to
-from mcpregistry.downstream.transports.http import _let_stop
-from mcpregistry.downstream.transports.request import Request
+from mcpregistry.downstream.pool.server_questions import Questions, answer_message
+from mcpregistry.downstream.transports.http import _link_clock
+from mcpregistry.downstream.transports.server_request import ServerRequest
 from tests.downstream.conftest import SENDING, Bench
 from tests.fakes.targets import stdio_target
 from tests.waiting import HANG_LIMIT, until
@@ -25,7 +30,7 @@ Make = Callable[..., Bench]
 FORM = {"elicitation": {"form": {}}}
 
 
-def asking(*kinds: str, **changes: Any) -> Target:
+def asking(*kinds: str, **changes: Any) -> ServerTarget:
     return stdio_target(
         "asker",
         protocol="legacy",
@@ -128,10 +133,10 @@ async def test_a_question_goes_on_with_another_call_when_the_one_that_was_asked_
     questions = Questions("asker", Redactor([]), callers)
     longer = Person()
     shorter = Person(ready=False)
-    with questions.during(longer.host()):
-        with questions.during(shorter.host()):
+    with questions.track_call(longer.host()):
+        with questions.track_call(shorter.host()):
             answering = asyncio.ensure_future(
-                questions.asked("elicitation/create", {"message": "Sure?"})
+                questions.answer_question("elicitation/create", {"message": "Sure?"})
             )
             await until(lambda: shorter.asked)
             assert longer.asked == []
@@ -147,11 +152,11 @@ async def test_no_question_is_asked_beside_a_call_that_a_person_approved_as_it_i
     callers.note("a1/stdio")
     questions = Questions("asker", Redactor([]), callers)
     with (
-        questions.during(Forwarding(FORM)),
-        questions.during(person.host()),
-        pytest.raises(Unanswered, match="cannot answer this request"),
+        questions.track_call(Forwarding(FORM)),
+        questions.track_call(person.host()),
+        pytest.raises(HostUnansweredError, match="cannot answer this request"),
     ):
-        await questions.asked("elicitation/create", {"message": "Sure?"})
+        await questions.answer_question("elicitation/create", {"message": "Sure?"})
     assert person.asked == []
 
 
@@ -167,7 +172,7 @@ async def test_a_line_during_parallel_calls_of_one_host_reaches_it(bench: Make):
 
 async def test_whoever_cannot_be_asked_or_does_not_answer_is_told_to_the_server(bench: Make):
     async def never(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        raise Unanswered("The host did not answer in time.")
+        raise HostUnansweredError("The host did not answer in time.")
 
     here = bench(asking("elicitation"))
     # as what people approved is sent, too
@@ -239,19 +244,19 @@ async def test_outside_of_calls_only_the_host_that_has_a_connection_for_itself_i
     host = Forwarding({"roots": {}, "sampling": {}, **FORM}, channel=channel)  # type: ignore[arg-type]
     callers.note(caller, host)
     if not answered:
-        with pytest.raises(Unanswered):
-            await questions.asked(method, {})
+        with pytest.raises(HostUnansweredError):
+            await questions.answer_question(method, {})
         assert channel.asked == []
         return
     for _ in range(20):
-        assert await questions.asked(method, {}) == {"roots": []}
-    with pytest.raises(Unanswered):  # a host is not asked without end
-        await questions.asked(method, {})
+        assert await questions.answer_question(method, {}) == {"roots": []}
+    with pytest.raises(HostUnansweredError):  # a host is not asked without end
+        await questions.answer_question(method, {})
     callers.note("b/other", Forwarding())
-    with questions.during(Forwarding()):
+    with questions.track_call(Forwarding()):
         pass
-    with pytest.raises(Unanswered):  # not the only one any more
-        await questions.asked(method, {})
+    with pytest.raises(HostUnansweredError):  # not the only one any more
+        await questions.answer_question(method, {})
     assert len(channel.asked) == 20
 
 
@@ -260,7 +265,7 @@ PAGES = {"extensions": {APPS: {"mimeTypes": ["text/html;profile=mcp-app"]}}}
 
 async def test_pages_that_a_host_can_show_are_told_on_its_own_connection_alone(bench: Make):
     here = bench(asking())
-    host = Forwarding(passed(PAGES | {"experimental": {"x": {}}}))
+    host = Forwarding(select_forwardable_capabilities(PAGES | {"experimental": {"x": {}}}))
     assert said(await here.call("declared", host=host, caller="a/1")).get("extensions") is None
     assert (
         said(await here.call("declared", host=host, session="a/1", caller="a/1"))["extensions"]
@@ -272,8 +277,8 @@ async def test_pages_that_a_host_can_show_are_told_on_its_own_connection_alone(b
 async def test_pages_that_a_host_can_show_are_told_to_a_modern_server_with_its_call(bench: Make):
     here = bench(stdio_target("echo", env={"FAKE_ERA": "modern"}))
     for host, told in (
-        (Forwarding(passed(PAGES)), PAGES),
-        (Forwarding(passed(PAGES)).without_apps(), {}),
+        (Forwarding(select_forwardable_capabilities(PAGES)), PAGES),
+        (Forwarding(select_forwardable_capabilities(PAGES)).drop_apps(), {}),
         (Forwarding(), {}),
     ):
         meta = (await here.call("echo", host=host))["structuredContent"]["meta"]
@@ -283,28 +288,30 @@ async def test_pages_that_a_host_can_show_are_told_to_a_modern_server_with_its_c
 async def test_what_is_asked_after_its_call_has_ended_reaches_no_host_and_not_without_end():
     person = Person()
     redactor = Redactor([])
-    with Questions("asker", redactor).during(person.host()) as call:
+    with Questions("asker", redactor).track_call(person.host()) as call:
         for _ in range(100):
             await call.answer("elicitation/create", {"message": "Again?"})
-        with pytest.raises(Unanswered, match="too many questions"):
+        with pytest.raises(HostUnansweredError, match="too many questions"):
             await call.answer("elicitation/create", {"message": "Again?"})
-    with Questions("asker", redactor).during(person.host()) as over:
+    with Questions("asker", redactor).track_call(person.host()) as over:
         pass
-    with pytest.raises(Unanswered, match="has ended"):
+    with pytest.raises(HostUnansweredError, match="has ended"):
         await over.answer("elicitation/create", {"message": "Late?"})
     assert len(person.asked) == 100
 
 
 async def test_a_question_that_outlives_its_posted_call_is_declined():
     person = Person(ready=False)
-    with Questions("asker", Redactor([])).during(person.host()) as call:
+    with Questions("asker", Redactor([])).track_call(person.host()) as call:
         async with asyncio.timeout(HANG_LIMIT) as clock:
-            _let_stop(
+            _link_clock(
                 clock,
-                Request(method="tools/call", params={}, timeout=HANG_LIMIT, patience=call.patience),
+                ServerRequest(
+                    method="tools/call", params={}, timeout=HANG_LIMIT, patience=call.patience
+                ),
             )
             asked = {"id": 1, "method": "elicitation/create", "params": {"message": "Sure?"}}
-            replying = asyncio.ensure_future(reply_to(asked, call))
+            replying = asyncio.ensure_future(answer_message(asked, call))
             await until(lambda: person.asked)
     assert (await replying)["error"]["message"] == "The call has ended."
 
@@ -316,8 +323,8 @@ async def lines_heard(here: Bench) -> list[Any]:
     assert connection is not None
     lines: list[Any] = []
     connection.logs.begin(lines.append)
-    connection.logs.hear({"level": "info", "data": "shared wire"})
-    connection.logs.hear({"level": "info", "data": "own stream"}, lines.append)
+    connection.logs.handle_line({"level": "info", "data": "shared wire"})
+    connection.logs.handle_line({"level": "info", "data": "own stream"}, lines.append)
     connection.logs.end(lines.append)
     return [line["data"] for line in lines]
 

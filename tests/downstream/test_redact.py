@@ -17,7 +17,7 @@ BLOTTER = Redactor([SECRET])
 
 def test_a_refusal_keeps_its_code_and_loses_the_secret():
     error = ToolRefused(f"no: {SECRET}", rpc_code=-32001, data={"env": [SECRET]})
-    shown, found = redact.refusal_without_secrets(error, BLOTTER)
+    shown, found = redact.clean_refusal(error, BLOTTER)
     assert (shown.message, shown.data, shown.rpc_code, found) == (
         "no: [secret]",
         {"env": ["[secret]"]},
@@ -25,16 +25,16 @@ def test_a_refusal_keeps_its_code_and_loses_the_secret():
         2,
     )
     plain = ToolRefused("no", rpc_code=1)
-    assert redact.refusal_without_secrets(plain, BLOTTER) == (plain, 0)
+    assert redact.clean_refusal(plain, BLOTTER) == (plain, 0)
 
 
 def test_progress_is_looked_through():
     told = []
-    on_progress = redact.progress_without_secrets(lambda *facts: told.append(facts), BLOTTER)
+    on_progress = redact.clean_progress(lambda *facts: told.append(facts), BLOTTER)
     on_progress(1, 2, f"with {SECRET}")
     on_progress(2, None, None)
     assert told == [(1, 2, "with [secret]"), (2, None, None)]
-    assert redact.progress_without_secrets(None, BLOTTER) is None
+    assert redact.clean_progress(None, BLOTTER) is None
 
 
 @pytest.mark.parametrize(("length", "elsewhere"), [(100, False), (4_000_000, True)])
@@ -45,6 +45,6 @@ async def test_a_large_answer_is_looked_through_off_the_loop(monkeypatch, length
         Redactor, "clean", lambda *args: threads.append(threading.get_ident()) or clean(*args)
     )
     result = {"content": [{"type": "text", "text": "x" * length + SECRET}]}
-    shown, found = await redact.without_secrets(result, BLOTTER)
+    shown, found = await redact.remove_secrets(result, BLOTTER)
     assert (found, shown["content"][0]["text"][-9:]) == (1, "x[secret]")
     assert (threads != [threading.get_ident()]) is elsewhere

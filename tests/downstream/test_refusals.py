@@ -250,5 +250,5 @@ async def test_a_pause_that_the_server_asks_for_in_the_handshake_is_kept(bench: 
         with pytest.raises(ConnectionFailed, match="The server is down"):
             await here.call("echo")
         assert len(server.requests) == asked
-        assert here.pool.states()[1].retry_in > 20
+        assert here.pool.list_states()[1].retry_in > 20
         await here.pool.close()

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from mcpregistry.domain.errors import Conflict, ConnectionFailed, StaleRevision
-from mcpregistry.domain.servers.target import Target
+from mcpregistry.domain.servers.target import ServerTarget
 from mcpregistry.downstream.pool.pool import Pool
 from tests.fakes.targets import stdio_target
 
@@ -19,7 +19,7 @@ class Configured:
         self.target = stdio_target("echo")
         self.refuse = False
 
-    async def __call__(self, server_id: int) -> Target:
+    async def __call__(self, server_id: int) -> ServerTarget:
         if self.refuse:
             raise Conflict("The server is disabled.", remedy="Enable it first.")
         return self.target
@@ -58,7 +58,7 @@ async def test_a_server_that_may_not_be_started_any_more_answers_why() -> None:
     try:
         await pool.call(1, "echo", b"{}", revision=1)
         await pool.disconnect(1)
-        await pool._slot(1).load()
+        await pool._get_slot(1).load()
         configured.refuse = True
         with pytest.raises(ConnectionFailed, match="The server is disabled"):
             await pool.call(1, "echo", b"{}", revision=1)

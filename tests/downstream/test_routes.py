@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.calls.forwarding import Forwarding
-from mcpregistry.domain.definitions.definition import definition_hash
+from mcpregistry.domain.definitions.definition import hash_definition
 from mcpregistry.domain.errors import DownstreamError, InputNeeded
 from mcpregistry.domain.servers import health
-from mcpregistry.domain.servers.target import Target
+from mcpregistry.domain.servers.target import ServerTarget
 from mcpregistry.downstream.pool import routes
 from tests.downstream.conftest import Bench
 from tests.fakes import sdk
@@ -80,7 +80,7 @@ async def test_an_older_host_is_asked_in_its_first_call(bench: Make, address: st
     assert said(await here.call("test_elicitation", ELICIT, host=person.older())) == "accept: ann"
     assert said(await here.call("test_sampling", SAMPLE, host=person.older())) == "model: yes"
     assert person.asked == ["elicitation/create", "sampling/createMessage"]
-    state = here.pool.states()[1]
+    state = here.pool.list_states()[1]
     assert (state.era, state.sessions) == ("modern", 0)
 
 
@@ -96,7 +96,7 @@ async def test_hosts_that_cannot_be_asked_share_the_newer_connection(here: Bench
     able = person.older()
     for host in (Forwarding(), Forwarding(ABLE), replace(able, capabilities={}), person.modern()):
         assert await version(here, host) == "2026-07-28"
-    assert here.pool.sessions.all() == []
+    assert here.pool.sessions.list_slots() == []
 
 
 @pytest.mark.parametrize("kinds", [{"protocol": "modern"}, {"connect": "manual"}])
@@ -110,12 +110,12 @@ async def test_a_modern_host_is_asked_as_soon_as_the_tool_has_shown_how_it_asks(
     person = Person()
     with pytest.raises(InputNeeded, match=r"older version of the protocol.*call again"):
         await here.call("test_elicitation", ELICIT, host=person.modern())
-    assert not here.pool.asks_in_answers(1, ("tool", "test_elicitation"))
+    assert not here.pool.is_asking_in_answers(1, ("tool", "test_elicitation"))
     assert said(await here.call("test_elicitation", ELICIT, host=person.modern())) == "accept: ann"
     assert "no back-channel" in said(await here.call("test_sampling", SAMPLE, host=person.modern()))
     assert said(await here.call("test_sampling", SAMPLE, host=person.modern())) == "model: yes"
     assert await version(here, person.modern()) == "2026-07-28"
-    assert here.pool.asks_in_answers(1, ("tool", "pid"))
+    assert here.pool.is_asking_in_answers(1, ("tool", "pid"))
 
 
 async def test_a_question_to_an_older_host_shows_it_for_modern_hosts_too(here: Bench):
@@ -155,9 +155,9 @@ async def test_a_server_of_one_version_has_one_connection(bench: Make, era: str)
     first = said(await here.call("pid", host=Person().older()))
     assert said(await here.call("pid", host=Person().older())) == first
     assert said(await here.call("pid")) == first
-    await until(lambda: not here.pool.sessions.all())
+    await until(lambda: not here.pool.sessions.list_slots())
     assert [event.kind for event in here.events if event.kind == "call_failed"] == []
-    assert here.pool.states()[1].state == "connected"
+    assert here.pool.list_states()[1].state == "connected"
 
 
 async def test_a_refusal_of_the_older_handshake_is_not_asked_for_with_every_call(
@@ -185,11 +185,11 @@ async def test_a_definition_that_the_older_connection_does_not_have_is_called_on
     person = Person()
     found = await here.pool.discover(1)
     tool = next(each for each in found.tools if each["name"] == "pid")
-    definition = definition_hash(tool, found.instructions, "tool")
+    definition = hash_definition(tool, found.instructions, "tool")
     assert await version(here, person.older(), definition=definition) == "2025-11-25"
-    [older] = here.pool.sessions.all()
+    [older] = here.pool.sessions.list_slots()
     assert older.connection is not None
-    other = definition_hash(tool | {"description": "New."}, found.instructions, "tool")
+    other = hash_definition(tool | {"description": "New."}, found.instructions, "tool")
     here.pool._slots[1].connection.offers._hashes["tool", "pid"] = other  # type: ignore[union-attr]
     assert await version(here, person.older(), definition=other) == "2026-07-28"
     assert await version(here, person.older(), definition=definition, session="a/1") == "2025-11-25"
@@ -204,7 +204,7 @@ async def test_a_session_has_one_connection_whose_version_is_that_of_its_host(he
         == "accept: ann"
     )
     assert await version(here, person.modern(), session="a/2") == "2025-11-25"
-    assert here.pool.states()[1].sessions == 2
+    assert here.pool.list_states()[1].sessions == 2
     with pytest.raises(InputNeeded, match="set the server's protocol to 'legacy'"):
         await here.call("test_elicitation", ELICIT, host=person.modern(), session="a/1")
     # A later session of a modern host is opened so that the tool can ask.
@@ -218,19 +218,19 @@ async def test_sessions_at_a_server_of_the_newer_version_alone_are_opened_all_th
     here = bench(stdio_target("crash", env={"FAKE_ERA": "modern"}, questions=KINDS))
     calls = [here.call("pid", host=Person().older(), session="a/1") for _ in range(3)]
     assert len({said(result) for result in await asyncio.gather(*calls)}) == 1
-    assert here.pool.states()[1].sessions == 1
+    assert here.pool.list_states()[1].sessions == 1
 
 
 async def test_the_second_connection_goes_with_its_configuration(here: Bench):
     await here.call("test_elicitation", ELICIT, host=Person().older())
-    target: Target = here.targets[1]
+    target: ServerTarget = here.targets[1]
     here.targets[1] = replace(target, revision=2)
     assert (
         said(await here.call("test_elicitation", ELICIT, host=Person().older(), revision=2))
         == "accept: ann"
     )
     await here.pool.disconnect(1)
-    assert here.pool.states() == {}
+    assert here.pool.list_states() == {}
 
 
 async def test_a_lost_second_connection_is_opened_again(
@@ -248,4 +248,4 @@ async def test_a_lost_second_connection_is_opened_again(
         with pytest.raises(DownstreamError):
             await here.call("crash", host=older)
     assert said(await here.call("pid", host=older)) == shared  # until it may be opened again
-    assert here.pool.states()[1].state == "connected"
+    assert here.pool.list_states()[1].state == "connected"

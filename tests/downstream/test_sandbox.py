@@ -22,10 +22,16 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.errors import ConnectionFailed
-from mcpregistry.domain.servers.sandbox import NAMES, OTHERS, Machine, Policy, protection
-from mcpregistry.domain.servers.target import Bounds, Ports, Sandbox
+from mcpregistry.domain.servers.sandbox import (
+    NAMES,
+    OTHERS,
+    Machine,
+    SandboxPolicy,
+    describe_protection,
+)
+from mcpregistry.domain.servers.target import Ports, ResourceBounds, Sandbox
 from mcpregistry.downstream.transports import bubblewrap, confinement, stdio
-from mcpregistry.downstream.transports.sandbox import needed_by, policy_of
+from mcpregistry.downstream.transports.sandbox import build_policy, find_needed_files
 from mcpregistry.downstream.transports.stdio import LAUNCHER
 from tests.downstream.conftest import Bench, gone
 from tests.fakes.targets import SERVERS, stdio_target
@@ -36,7 +42,7 @@ REFUSED = {"EACCES", "EPERM"}
 GONE = {"ENOENT", "ESRCH", "EROFS"}  # where it has namespaces of its own
 LAUNCHED = [
     Path(LAUNCHER).with_name(f"{name}.py")
-    for name in ("launcher", "confinement", "namespaces", "bounds")
+    for name in ("launcher", "confinement", "namespaces", "resource_limits")
 ]
 # An interpreter that refuses itself the first call of Landlock (444, on every architecture), and
 # runs the file it is given.
@@ -99,8 +105,8 @@ def lesser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int, bo
     with a filter or without."""
 
     def lessen(most: int, filters: bool) -> None:
-        here = confinement.abi()
-        has_filter = confinement.filtered()
+        here = confinement.get_landlock_version()
+        has_filter = confinement.is_filter_supported()
         folder = tmp_path / "lesser"
         folder.mkdir()
         for file in LAUNCHED:
@@ -110,22 +116,26 @@ def lesser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int, bo
                 f"\n\nabi = lambda: {min(here, most)}\nfiltered = lambda: {has_filter and filters}\n"
             )
         monkeypatch.setattr(stdio, "LAUNCHER", str(folder / "launcher.py"))
-        monkeypatch.setattr(confinement, "abi", lambda: min(here, most))
-        monkeypatch.setattr(confinement, "filtered", lambda: has_filter and filters)
+        monkeypatch.setattr(confinement, "get_landlock_version", lambda: min(here, most))
+        monkeypatch.setattr(confinement, "is_filter_supported", lambda: has_filter and filters)
 
     return lessen
 
 
 def said(*, network: bool = True, **policy: Any) -> str:
     """What the page says of a server whose sandbox is on."""
-    here = Machine(confinement.abi(), confinement.filtered(), bubblewrap.missing())
-    return str(protection(Policy(enforced=True, network=network, **policy), here))
+    here = Machine(
+        confinement.get_landlock_version(),
+        confinement.is_filter_supported(),
+        bubblewrap.explain_missing(),
+    )
+    return str(describe_protection(SandboxPolicy(enforced=True, network=network, **policy), here))
 
 
 async def not_started(here: Bench, tool: str = "try") -> bool:
     """Whether this kernel has no Landlock; the server must not have been started then, and the page
     says so."""
-    if confinement.abi():
+    if confinement.get_landlock_version():
         return False
     with pytest.raises(ConnectionFailed, match="Landlock") as caught:
         await here.call(tool)
@@ -142,7 +152,9 @@ def held(
     was refused."""
     assert {name for name in may if found[name] != "done"} == set(), found
     besides = {name for name in {*found} - may if found[name] not in REFUSED | gone}
-    if confinement.filtered() and found["clone3"] == "ENOSYS":  # libc takes another way then
+    if (
+        confinement.is_filter_supported() and found["clone3"] == "ENOSYS"
+    ):  # libc takes another way then
         besides -= {"clone3"}
     assert {
         name for name in besides if name not in TOLD or TOLD[name] not in said(**policy)
@@ -391,7 +403,7 @@ async def test_a_confined_servers_daemon_ends_with_it_too(bench: Make, tmp_path:
 async def test_without_landlock_a_confined_server_is_not_started(
     bench: Make, tmp_path: Path, monkeypatch
 ):
-    monkeypatch.setattr(confinement, "abi", lambda: 0)
+    monkeypatch.setattr(confinement, "get_landlock_version", lambda: 0)
     assert await not_started(bench(confined(tmp_path)))
     assert not (tmp_path / "home").exists()
 
@@ -422,13 +434,13 @@ async def test_without_bubblewrap_a_strict_server_is_not_started_with_less(
 def test_the_page_names_what_the_probe_could_do() -> None:
     """Where all is enforced, with the network closed: the command lines of others, and no more of
     what it tried."""
-    bounded = Bounds(memory_mb=1, processes=1, cpu_seconds=1)
+    bounded = ResourceBounds(memory_mb=1, processes=1, cpu_seconds=1)
     machine = Machine(6, True)
-    best = protection(Policy(enforced=True, network=False), machine, bounded)
+    best = describe_protection(SandboxPolicy(enforced=True, network=False), machine, bounded)
     assert (best.level, best.missing, best.uncovered) == ("full", (), (NAMES, OTHERS))
     assert any("command lines" in each for each in best.uncovered)
-    strict = protection(
-        Policy(enforced=True, network=False, strict=True), replace(machine, abi=0), bounded
+    strict = describe_protection(
+        SandboxPolicy(enforced=True, network=False, strict=True), replace(machine, abi=0), bounded
     )
     assert (strict.level, strict.uncovered) == ("full", ())
 
@@ -444,7 +456,7 @@ def test_a_script_may_read_its_interpreter_and_the_libraries_beside_it(tmp_path:
     script.write_text(f"#!{link}\n")
     for file in (python, script):
         file.chmod(0o700)
-    needed = needed_by("serve", "", str(tmp_path / "venv/bin"))
+    needed = find_needed_files("serve", "", str(tmp_path / "venv/bin"))
     assert {str(script), str(link), str(python)} <= {*needed}
     assert {
         str(tmp_path / "venv/lib"),
@@ -475,7 +487,7 @@ async def test_a_link_in_its_own_folder_lets_it_in_nowhere_at_its_next_start(
     program.write_text(f"#!{other}/bin/sh\n")
     program.chmod(0o700)
     assert not [
-        each for each in needed_by(str(program), "", "", (str(kept),)) if str(other) in each
+        each for each in find_needed_files(str(program), "", "", (str(kept),)) if str(other) in each
     ]
 
 
@@ -497,7 +509,7 @@ def test_a_program_reached_through_its_own_folder_is_not_followed_out_of_it(tmp_
     sandbox = Sandbox(home=str(tmp_path / "home"), write=(str(kept),))
     for command in (tmp_path / "serve", tmp_path / "bin" / "serve"):
         target = stdio_target("probe", argv=(str(command),), sandbox=sandbox)
-        lines = policy_of(target, sandbox, "").split("\n")
+        lines = build_policy(target, sandbox, "").split("\n")
         assert f"w{kept}" in lines
         assert not [each for each in lines if str(other) in each]
 

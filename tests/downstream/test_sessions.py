@@ -11,7 +11,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from mcpregistry.domain.errors import Busy, DownstreamError
+from mcpregistry.domain.errors import DownstreamError, QueueFullError
 from mcpregistry.domain.servers import health
 from mcpregistry.downstream.pool.handshakes import RememberedEras
 from tests.downstream.conftest import Bench, gone
@@ -31,13 +31,13 @@ async def test_each_session_has_a_process_of_its_own_and_only_its_own_trouble(be
     here = bench(stdio_target("crash"))
     first, second, everybodys = [await pid(here, key) for key in ("a/1", "b/other", "")]
     assert len({first, second, everybodys}) == 3
-    assert here.pool.states()[1].sessions == 2
+    assert here.pool.list_states()[1].sessions == 2
 
     with pytest.raises(DownstreamError):
         await here.call("crash", session="a/1")
     assert await pid(here, "b/other") == second  # the dead process of one is no other's trouble
     assert await pid(here, "") == everybodys
-    assert here.pool.states()[1].state == "connected"
+    assert here.pool.list_states()[1].state == "connected"
 
     here.pool.end_session("other")
     await gone(second)
@@ -55,12 +55,12 @@ async def test_beyond_the_limit_the_one_idle_longest_ends_and_none_that_is_busy(
     for session in ("a/1", "a/2"):
         await here.call("count", b'{"steps":1}', session=session)
     busy = asyncio.create_task(here.call("count", ENDLESS, session="a/1", timeout=10_000.0))
-    await until(lambda: here.pool.states()[1].sessions == 2)
+    await until(lambda: here.pool.list_states()[1].sessions == 2)
     await here.call("count", b'{"steps":1}', session="a/3")  # a/2 made way
-    assert here.pool.states()[1].sessions == 2
+    assert here.pool.list_states()[1].sessions == 2
     also = asyncio.create_task(here.call("count", ENDLESS, session="a/3", timeout=10_000.0))
     await asyncio.sleep(0)
-    with pytest.raises(Busy, match="All 2 sessions of this server are in use"):
+    with pytest.raises(QueueFullError, match="All 2 sessions of this server are in use"):
         await here.call("count", b'{"steps":1}', session="a/2")
     assert not busy.done()
     for call in (busy, also):
@@ -72,7 +72,7 @@ async def test_an_idle_session_ends_by_itself_and_is_forgotten(bench: Make):
     here = bench(stdio_target("crash", limits={"idle_timeout": 0.1}))
     number = await pid(here, "a/1")
     await gone(number)
-    await until(lambda: not here.pool.states())
+    await until(lambda: not here.pool.list_states())
 
 
 async def test_a_process_that_does_not_start_is_not_started_for_every_call(
@@ -99,7 +99,7 @@ async def test_two_hundred_sessions_opened_and_dropped_leave_nothing(bench: Make
         async def rounds(numbers: range) -> tuple[int, int]:
             for start in range(numbers.start, numbers.stop, 5):
                 await asyncio.gather(*(one(number) for number in range(start, start + 5)))
-            await until(lambda: not here.pool.states() and not here.pool._background)
+            await until(lambda: not here.pool.list_states() and not here.pool._background)
             gc.collect()
             return len(asyncio.all_tasks()), psutil.Process(os.getpid()).num_fds()
 
@@ -114,9 +114,9 @@ async def test_a_session_that_got_no_connection_is_forgotten(bench: Make):
     busy = asyncio.create_task(here.call("count", ENDLESS, session="a/0", timeout=10_000.0))
     await here.event("session", "connected")
     for number in range(1, 6):
-        with pytest.raises(Busy):
+        with pytest.raises(QueueFullError):
             await here.call("count", b'{"steps":1}', session=f"a/{number}")
-    assert [slot.session for slot in here.pool.sessions.all()] == ["a/0"]
+    assert [slot.session for slot in here.pool.sessions.list_slots()] == ["a/0"]
     busy.cancel()
     await asyncio.gather(busy, return_exceptions=True)
 

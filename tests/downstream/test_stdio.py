@@ -22,7 +22,7 @@ from mcpregistry.domain.errors import (
     ResourceLimit,
     TimedOut,
 )
-from mcpregistry.downstream.transports.stdio import EXIT_GRACE, Lines, Tail
+from mcpregistry.downstream.transports.stdio import EXIT_GRACE, OutputLines, Tail
 from mcpregistry.downstream.transports.wire import GARBAGE_LINES
 from tests.downstream.conftest import SENDING, Bench, gone
 from tests.fakes.targets import stdio_target
@@ -80,7 +80,7 @@ async def test_a_server_that_dies_at_start_leaves_its_last_words(bench: Make):
     with pytest.raises(ConnectionFailed) as caught:
         await here.call("pid")
     assert not caught.value.sent
-    assert "cannot find my configuration" in here.pool.stderr_tail(1)
+    assert "cannot find my configuration" in here.pool.read_stderr_tail(1)
     assert "cannot find my configuration" in (await here.event("stderr")).detail
 
 
@@ -167,8 +167,8 @@ async def test_a_flood_of_notices_neither_blocks_nor_breaks(bench: Make):
 async def test_a_flood_on_standard_error_keeps_only_the_tail(bench: Make):
     here = bench(stdio_target("hostile"))
     await here.call("stderr", timeout=HANG_LIMIT)
-    await until(lambda: "the last words" in here.pool.stderr_tail(1))
-    assert len(here.pool.stderr_tail(1)) == 64 * 1024
+    await until(lambda: "the last words" in here.pool.read_stderr_tail(1))
+    assert len(here.pool.read_stderr_tail(1)) == 64 * 1024
 
 
 @pytest.mark.attack
@@ -353,7 +353,7 @@ def test_lines_are_the_same_however_they_are_cut(size: int):
     data = b"one\n\n  \ntwo\r\n" + "drei é".encode() + b"\nrest"
     seen: list[bytes] = []
     ends: list[DownstreamError | None] = []
-    lines = Lines(100, seen.append, ends.append)
+    lines = OutputLines(100, seen.append, ends.append)
     for start in range(0, len(data), size):
         lines.data_received(data[start : start + size])
     lines.connection_lost(None)
@@ -365,7 +365,7 @@ def test_lines_are_the_same_however_they_are_cut(size: int):
 def test_a_line_is_cut_off_at_its_limit_once_and_nothing_after_it_is_read(data: bytes):
     seen: list[bytes] = []
     ends: list[DownstreamError | None] = []
-    lines = Lines(10, seen.append, ends.append)
+    lines = OutputLines(10, seen.append, ends.append)
     lines.data_received(data)
     lines.data_received(b"more\n")
     lines.connection_lost(None)

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 from mcpregistry.domain.trials.report import Start
-from mcpregistry.domain.trials.verdict import findings
-from mcpregistry.downstream.transports.usage import Usage
+from mcpregistry.domain.trials.verdict import collect_findings
+from mcpregistry.downstream.transports.process_usage import ProcessUsage
 from tests.fakes.targets import stdio_target
 
 PROGRAM = """
@@ -27,8 +27,8 @@ def test_the_ports_that_it_is_connected_to_and_listens_on_are_seen_and_told() ->
             assert process.stdin
             assert process.stdout
             own = int(process.stdout.readline())
-            usage = Usage(stdio_target("echo"))
-            usage.look(process.pid)
+            usage = ProcessUsage(stdio_target("echo"))
+            usage.measure_tree(process.pid)
             process.stdin.close()
     assert port in usage.connected
     assert own in usage.listened
@@ -36,7 +36,7 @@ def test_the_ports_that_it_is_connected_to_and_listens_on_are_seen_and_told() ->
     start = Start(
         era="modern", network="open", ok=True, tools=1, connected=[443, 5432], listened=[8080]
     )
-    told = [each["text"] for each in findings([start], []) if each["kind"] == "ports"]
+    told = [each["text"] for each in collect_findings([start], []) if each["kind"] == "ports"]
     assert [text.partition(".")[0] for text in told] == [
         "During the trial, the server was connected to TCP ports 443, 5432",
         "During the trial, the server was listening on TCP ports 8080",

@@ -21,9 +21,9 @@ from mcpregistry.domain.errors import (
     TimedOut,
 )
 from mcpregistry.domain.text.redaction import Redactor
-from mcpregistry.downstream.pool.loglines import LogLines
+from mcpregistry.downstream.pool.log_lines import LogLines
 from mcpregistry.downstream.pool.pool import Pool
-from mcpregistry.downstream.pool.testing import Progress, probe_once, send_only
+from mcpregistry.downstream.pool.server_probe import ProbeProgress, probe_once, send_only
 from mcpregistry.downstream.runtime import LoopThread
 from mcpregistry.downstream.transports import wire
 from tests.downstream.conftest import Bench
@@ -319,11 +319,11 @@ def test_a_pool_works_on_uvloop():
         assert (await pool.call(1, "echo", b"{}"))["content"]
         async with fake_http(Echo()) as server:
             report = await probe_once(
-                http_target(server.url), ("echo", b"{}"), Progress(), send_only
+                http_target(server.url), ("echo", b"{}"), ProbeProgress(), send_only
             )
             assert report.ok, report.error
         report = await probe_once(
-            stdio_target("hostile"), ("huge_line", b"{}"), Progress(), send_only
+            stdio_target("hostile"), ("huge_line", b"{}"), ProbeProgress(), send_only
         )
         assert report.error is not None
         assert report.error.code == "RESOURCE_LIMIT"

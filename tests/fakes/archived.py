@@ -64,4 +64,4 @@ def holds(folder: Path) -> None:
     ):
         code, said = run("verify", *words)
         assert code == 0, said
-    assert [each for each in calls.check(timezone.now()) if each.violations] == []
+    assert [each for each in calls.check_invariants(timezone.now()) if each.violations] == []

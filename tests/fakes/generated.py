@@ -22,7 +22,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import IntegrityError, models, transaction
 from django.utils import timezone
 
-from controlplane.configuration.kinds import Kind, kind_of
+from controlplane.configuration.record_kinds import RecordKind, kind_of
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.models import (
     Agent,
@@ -182,7 +182,7 @@ class Maker:
             ]
         )
 
-    def fill(self, of: Kind, row: Any, /, **fixed: Any) -> Any:
+    def fill(self, of: RecordKind, row: Any, /, **fixed: Any) -> Any:
         """Random values of the columns that the document has; ``fixed`` as they are given."""
         for column in of.fields():
             if column.name in fixed:

@@ -13,26 +13,26 @@ from typing import Any
 
 from django.utils import timezone
 
-from mcpregistry.domain.calls.binding import binding_of
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.calls.binding import compute_binding
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.domain.policy.decision import Terms
-from mcpregistry.domain.policy.risk import Level, Risk
-from mcpregistry.domain.text.canonical import canonical, digest
+from mcpregistry.domain.policy.risk import Risk, RiskLevel
+from mcpregistry.domain.text.canonical import encode_canonical_json, hash_parts
 from mcpregistry.models import ApprovalRequest, Invocation, PolicyRule, Tool
 from mcpregistry.services.approvals import held_calls, votes
 from tests.fakes.seed import Site, populate
 
 RISKS = {
-    "low": Risk(Level.LOW, True, False, False),
-    "medium": Risk(Level.MEDIUM, False, False, False),
-    "high": Risk(Level.HIGH, False, True, True),
+    "low": Risk(RiskLevel.LOW, True, False, False),
+    "medium": Risk(RiskLevel.MEDIUM, False, False, False),
+    "high": Risk(RiskLevel.HIGH, False, True, True),
 }
 _count = itertools.count()
 
 
 def terms(rule: PolicyRule | None = None, **more: Any) -> Terms:
     facts = {"rule_id": rule.pk if rule else None, "rule": rule.name if rule else "no rule matches"}
-    return Terms(**(facts | {"fingerprint": digest("rule", str(facts["rule"]))} | more))
+    return Terms(**(facts | {"fingerprint": hash_parts("rule", str(facts["rule"]))} | more))
 
 
 def hold(
@@ -54,10 +54,10 @@ def hold(
     assert offered.pinned is not None
     at = at or timezone.now()
     agreed = terms(rule, **more)
-    text = canonical(
+    text = encode_canonical_json(
         arguments if arguments is not None else {"query": f"origin main {next(_count)}"}
     )
-    bound = binding_of(
+    bound = compute_binding(
         agent=agent,
         endpoint="default",
         server=server,
@@ -103,7 +103,7 @@ def bulk(count: int, *, server: str = "git", tool: str = "git_push", risk: str =
         request = ApprovalRequest.objects.get(pk=model.pk)
         call.pk = secrets.token_hex(16)
         call.arguments = json.dumps({"query": f"origin branch-{number}"})
-        call.binding = digest(call.pk)
+        call.binding = hash_parts(call.pk)
         request.pk = secrets.token_hex(16)
         request.call_id = call.pk
         request.join_key = None
@@ -120,11 +120,11 @@ def decided(
     votes.vote(request_id=request.pk, user=user, approve=approve, reason=reason, via="web", now=at)
 
 
-def ended(request: ApprovalRequest, state: State = State.SUCCEEDED) -> None:
+def ended(request: ApprovalRequest, state: InvocationState = InvocationState.SUCCEEDED) -> None:
     """What the worker writes of an approved call that ran."""
     now = request.asked_at + timedelta(seconds=40)
     calls = Invocation.objects.filter(pk=request.call_id)
-    calls.update(state=State.DISPATCHED, dispatched_at=now)
+    calls.update(state=InvocationState.DISPATCHED, dispatched_at=now)
     calls.update(
         state=state, finished_at=now + timedelta(seconds=1), result_bytes=640, duration_ms=41_000
     )

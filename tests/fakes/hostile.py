@@ -117,7 +117,7 @@ def poison() -> None:
         row["description"] = f"{row['description']} changed\n{POLYGLOTS[0]}"
     observe.observe(server=server, listed=listed)
     for text in POLYGLOTS:
-        audit.record(kind=_storable(text[:40]), actor=text, subject=text, more=text)
+        audit.record_entry(kind=_storable(text[:40]), actor=text, subject=text, more=text)
     ServerTest.objects.update(timings={POLYGLOTS[0]: 1.0}, requested_at=timezone.now())
     Grant.objects.update(argument_pins={POLYGLOTS[1]: POLYGLOTS[0]})
     command = ["sh", *map(_storable, POLYGLOTS)]

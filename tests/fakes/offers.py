@@ -8,10 +8,10 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 
-from mcpregistry.domain.kinds import KINDS
-from mcpregistry.domain.servers.target import Limits
+from mcpregistry.domain.offer_kinds import KINDS
+from mcpregistry.domain.servers.target import ServerLimits
 from mcpregistry.downstream.pool.discovery import Discovery
-from mcpregistry.downstream.pool.listing import bad_header, read_offers
+from mcpregistry.downstream.pool.listing import explain_bad_header, read_offers
 from mcpregistry.models import Server
 from mcpregistry.services.definitions import decisions
 from mcpregistry.services.servers import checks
@@ -38,12 +38,12 @@ def read(lists: Lists) -> Discovery:
         found = answers.get(method)
         return found or {kind.listed: [] for kind in KINDS.values() if kind.list_method == method}
 
-    return async_to_sync(read_offers)(ask, _SILENT, Limits(), bad_header)
+    return async_to_sync(read_offers)(ask, _SILENT, ServerLimits(), explain_bad_header)
 
 
 def learn_and_approve(server: Server, lists: Lists, *, actor: str) -> Discovery:
     """Let the server list this from now on, and approve all of it that is kept."""
     discovery = read(lists)
-    checks.learn(server=server, discovery=discovery)
+    checks.record_discovery(server=server, discovery=discovery)
     decisions.approve_waiting(server=server, actor=actor)
     return discovery

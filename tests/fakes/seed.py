@@ -19,9 +19,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from mcpregistry.domain.installs import mcpb
-from mcpregistry.domain.installs.lock import digest
-from mcpregistry.domain.kinds import PROMPT
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.installs.lock import hash_lock
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.offer_kinds import PROMPT
 from mcpregistry.domain.registry.entries import read as read_entry
 from mcpregistry.models import (
     Agent,
@@ -61,7 +61,7 @@ from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.energy import pools
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.policy import rules
-from mcpregistry.services.records import audit, bound
+from mcpregistry.services.records import audit, signed_calls
 from mcpregistry.services.registry import sources
 from mcpregistry.services.servers import lifecycle
 from subagents.domain import maintenance
@@ -219,7 +219,7 @@ def govern(site: Site, *, now: datetime | None = None) -> Site:
         expires_at=now + timedelta(days=1),
         created_by=site.people["approver"],
     )
-    host_sessions.begin(
+    host_sessions.begin_session(
         session_id="seeded",
         agent="local",
         endpoint="default",
@@ -252,7 +252,7 @@ def _maintenance(site: Site, now: datetime) -> None:
     ]
     queue.tell(
         tested,
-        maintenance.MessageKind.STATUS,
+        maintenance.RequestMessageKind.STATUS,
         progress=10,
         step="probe",
         message="Starting the server and reading its tools.",
@@ -549,7 +549,7 @@ def _installs(git: Server, now: datetime) -> None:
             state=state,
             state_at=now,
             lock=lock,
-            lock_sha256=digest(lock),
+            lock_sha256=hash_lock(lock),
             licences={"git-server": "MIT"},
             requested_by=ACTOR,
             command=["node", "cli.js"],
@@ -558,7 +558,7 @@ def _installs(git: Server, now: datetime) -> None:
         )
     address = "https://bundles.example/mcp/notes.mcpb"
     content = "c" * 64
-    lock = mcpb.lock(address, content, 4_000_000, manifest())
+    lock = mcpb.write_lock(address, content, 4_000_000, manifest())
     Install.objects.create(
         slug="notes",
         ecosystem="mcpb",
@@ -568,7 +568,7 @@ def _installs(git: Server, now: datetime) -> None:
         state="installed",
         state_at=now,
         lock=lock,
-        lock_sha256=digest(lock),
+        lock_sha256=hash_lock(lock),
         requested_by=ACTOR,
         command=["node", "index.js"],
         size=4_000_000,
@@ -592,10 +592,10 @@ def _access(site: Site, now: datetime) -> None:
             agent=Agent(slug=slug, description=about, owner=site.people["admin"]), actor=ACTOR
         )
         site.agents[slug] = agent
-        grants.grant(agent=agent, server=site.servers["time"], actor=ACTOR)
+        grants.grant_access(agent=agent, server=site.servers["time"], actor=ACTOR)
     local = site.agents["local"]
     for slug in ("git", "github"):
-        grants.grant(agent=local, server=site.servers[slug], actor=ACTOR)
+        grants.grant_access(agent=local, server=site.servers[slug], actor=ACTOR)
     query = Tool.objects.get(server__slug="postgres", name="execute_sql")
     pinned = Grant(
         agent=site.agents["research"],
@@ -629,11 +629,11 @@ def _access(site: Site, now: datetime) -> None:
 
 
 _ENDS = [
-    (State.SUCCEEDED, "", 90),
-    (State.TOOL_ERROR, "TOOL_CALL_FAILED", 5),
-    (State.DENIED, "DENIED", 3),
-    (State.NOT_SENT, "CONNECTION_FAILED", 1),
-    (State.UNKNOWN, "TIMEOUT", 1),
+    (InvocationState.SUCCEEDED, "", 90),
+    (InvocationState.TOOL_ERROR, "TOOL_CALL_FAILED", 5),
+    (InvocationState.DENIED, "DENIED", 3),
+    (InvocationState.NOT_SENT, "CONNECTION_FAILED", 1),
+    (InvocationState.UNKNOWN, "TIMEOUT", 1),
 ]
 
 
@@ -646,8 +646,8 @@ def _energy(site: Site) -> None:
     save_agent(agent=site.agents["ci"], actor=ACTOR)
     for amount in (12.5, 40.0, 33.3):
         with transaction.atomic():
-            pools.charge(
-                pools.locked(pool.pk),
+            pools.charge_pool(
+                pools.lock_pool(pool.pk),
                 EnergyEntry.Kind.MAINTENANCE,
                 amount,
                 now=pool.level_at,
@@ -675,7 +675,9 @@ def _budgets(site: Site) -> None:
         row = Budget(slug=slug, agent=site.agents["ci"], unit=unit, period=period, **marks)
         books.save_budget(budget=row, actor=ACTOR)
         with transaction.atomic():
-            (held,) = [each for each in books.locked(["ci"], [row.counts]) if each.pk == row.pk]
+            (held,) = [
+                each for each in books.lock_budgets(["ci"], [row.counts]) if each.pk == row.pk
+            ]
             kind = BudgetEntry.Kind.CALL if unit == "calls" else BudgetEntry.Kind.TURN
             books.spend(held, kind, spent, agent="ci", reference=f"{slug}:1", now=timezone.now())
 
@@ -799,22 +801,27 @@ def _calls(site: Site, count: int, now: datetime, chance: random.Random) -> None
     rows = [_call(number, *states[number], site, now, chance) for number in range(count)]
     Invocation.objects.bulk_create(rows, batch_size=500)
     begun = [
-        audit.Fact("call.dispatched", row.agent_slug, f"call:{row.pk}", bound.of_begin(vars(row)))
+        audit.AuditFact(
+            "call.dispatched",
+            row.agent_slug,
+            f"call:{row.pk}",
+            signed_calls.build_begin_facts(vars(row)),
+        )
         for row in rows
     ]
-    _, entries = audit.Chain("web:box:4711").extended(begun, now)
+    _, entries = audit.Chain("web:box:4711").extend_chain(begun, now)
     AuditEntry.objects.bulk_create(
         (AuditEntry(**entry._asdict()) for entry in entries), batch_size=500
     )
     if rows:
         for kind in ("call.sent", "call.ended"):
-            audit.record(
+            audit.record_entry(
                 kind=kind, actor="agent:local", subject=f"call:{rows[0].pk}", tool=rows[0].tool_name
             )
 
 
 def _call(
-    number: int, state: State, code: str, site: Site, now: datetime, chance: random.Random
+    number: int, state: InvocationState, code: str, site: Site, now: datetime, chance: random.Random
 ) -> Invocation:
     server = chance.choices(["time", "git", "github", "postgres", "tickets"], [30, 35, 20, 13, 2])[
         0
@@ -824,7 +831,9 @@ def _call(
     received = now - timedelta(hours=hours)
     took = chance.lognormvariate(3.4, 0.9)
     agent = chance.choice(["local", "local", "ci", "research"])
-    reason = "" if state == State.SUCCEEDED else f"The {server} server answered with an error."
+    reason = (
+        "" if state == InvocationState.SUCCEEDED else f"The {server} server answered with an error."
+    )
     return Invocation(
         id=f"{number:032x}",
         state=state.value,

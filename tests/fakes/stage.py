@@ -32,8 +32,8 @@ from mcp import Client, StdioServerParameters
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
-from mcpregistry.domain.definitions.definition import definition_hash, visible
-from mcpregistry.domain.text.canonical import stored
+from mcpregistry.domain.definitions.definition import hash_definition, select_visible_fields
+from mcpregistry.domain.text.canonical import encode_lossy_json
 from mcpregistry.models import (
     Agent,
     AuditEntry,
@@ -146,7 +146,7 @@ class Stage:
         finally:
             prober.close()
         assert report.discovery is not None, report.error
-        checks.learn(server=server, discovery=report.discovery)
+        checks.record_discovery(server=server, discovery=report.discovery)
         for tool in server.tools.filter(name__in=names).select_related("latest"):
             decisions.approve(definition=tool.latest, actor=ACTOR)  # type: ignore[arg-type]
         return server
@@ -162,8 +162,8 @@ class Stage:
         approved = Definition.objects.bulk_create(
             Definition(
                 tool=row,
-                hash=definition_hash(tool),
-                body=stored(visible(tool)),
+                hash=hash_definition(tool),
+                body=encode_lossy_json(select_visible_fields(tool)),
                 seen_at=now,
                 approved=True,
             )

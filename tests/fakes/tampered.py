@@ -15,7 +15,7 @@ from django.utils import timezone
 from mcpregistry.models import AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.audit import GENESIS
 from mcpregistry.services.records import seals, verification
-from mcpregistry.services.records.audit import Chain, Fact
+from mcpregistry.services.records.audit import AuditFact, Chain
 from tests import origin
 
 
@@ -36,15 +36,15 @@ def sealed_anew() -> None:
     with unguarded():
         AuditSeal.objects.all().delete()
     AuditVerification.objects.all().delete()
-    assert seals.seal(timezone.now() - timedelta(hours=2)) is not None
+    assert seals.seal_new_entries(timezone.now() - timedelta(hours=2)) is not None
 
 
 def seal(minutes_ago: float = 0) -> AuditSeal | None:
-    return seals.seal(timezone.now() - timedelta(minutes=minutes_ago))
+    return seals.seal_new_entries(timezone.now() - timedelta(minutes=minutes_ago))
 
 
-def verify(*, full: bool = False) -> verification.Report:
-    return verification.verify(timezone.now(), full=full)
+def verify(*, full: bool = False) -> verification.VerificationReport:
+    return verification.verify_log(timezone.now(), full=full)
 
 
 def process_wrote(writer: str, numbers: int, *, minutes_ago: float = 0) -> Chain:
@@ -52,7 +52,7 @@ def process_wrote(writer: str, numbers: int, *, minutes_ago: float = 0) -> Chain
     chain = Chain(writer)
     at = timezone.now() - timedelta(minutes=minutes_ago)
     for number in range(numbers):
-        chain, made = chain.extended([Fact("test", "ann", "x", {"number": number})], at)
+        chain, made = chain.extend_chain([AuditFact("test", "ann", "x", {"number": number})], at)
         AuditEntry.objects.create(**made[0]._asdict())
     return chain
 

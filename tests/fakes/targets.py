@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mcpregistry.domain.servers.target import Limits, Target
+from mcpregistry.domain.servers.target import ServerLimits, ServerTarget
 from tests.waiting import HANG_LIMIT
 
 SERVERS = Path(__file__).parent / "servers"
@@ -15,7 +15,7 @@ LOOPBACK = ("127.0.0.0/8", "::1/128")
 
 def stdio_target(
     name: str, *args: str, server_id: int = 1, limits: dict[str, Any] | None = None, **changes: Any
-) -> Target:
+) -> ServerTarget:
     """A target for ``servers/NAME.py``. ``limits`` and other keywords replace fields."""
     values: dict[str, Any] = {
         "server_id": server_id,
@@ -23,14 +23,14 @@ def stdio_target(
         "revision": 1,
         "transport": "stdio",
         "argv": (sys.executable, "-S", str(SERVERS / f"{name}.py"), *args),
-        "limits": Limits(**({"connect_timeout": HANG_LIMIT} | (limits or {}))),
+        "limits": ServerLimits(**({"connect_timeout": HANG_LIMIT} | (limits or {}))),
     }
-    return Target(**(values | changes))
+    return ServerTarget(**(values | changes))
 
 
 def http_target(
     url: str, *, server_id: int = 1, limits: dict[str, Any] | None = None, **changes: Any
-) -> Target:
+) -> ServerTarget:
     """A target for a server on loopback, which is allowed explicitly."""
     values: dict[str, Any] = {
         "server_id": server_id,
@@ -39,6 +39,6 @@ def http_target(
         "transport": "http",
         "url": url,
         "allowed_networks": LOOPBACK,
-        "limits": Limits(**({"connect_timeout": HANG_LIMIT} | (limits or {}))),
+        "limits": ServerLimits(**({"connect_timeout": HANG_LIMIT} | (limits or {}))),
     }
-    return Target(**(values | changes))
+    return ServerTarget(**(values | changes))

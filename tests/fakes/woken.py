@@ -27,5 +27,5 @@ def listened_to(monkeypatch: pytest.MonkeyPatch) -> Sent:
         return True
 
     for module in _WAKING:
-        monkeypatch.setattr(module, "wake", wake)
+        monkeypatch.setattr(module, "wake_worker", wake)
     return sent

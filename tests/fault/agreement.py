@@ -10,15 +10,15 @@ the matrix of deaths (``matrix.py``).
 from __future__ import annotations
 
 from mcpregistry.calls.call import CallOutcome
-from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.domain.lifecycle import TERMINAL, InvocationState
 from mcpregistry.models import AuditEntry, Invocation
 
-_ANSWERED = {State.SUCCEEDED, State.TOOL_ERROR}
+_ANSWERED = {InvocationState.SUCCEEDED, InvocationState.TOOL_ERROR}
 # what the record may say of a call that was not sent; None: nothing
-_LET_GO = {None, State.NOT_SENT, State.CANCELLED}
+_LET_GO = {None, InvocationState.NOT_SENT, InvocationState.CANCELLED}
 
 
-def contradictions(told: State, call_id: str, sent: int) -> list[str]:
+def contradictions(told: InvocationState, call_id: str, sent: int) -> list[str]:
     """What is wrong between the words to the caller, the row, the audit log, and how often the
     server was asked."""
     recorded = Invocation.objects.filter(pk=call_id).values_list("state", flat=True).first()
@@ -29,9 +29,10 @@ def contradictions(told: State, call_id: str, sent: int) -> list[str]:
         "it was sent twice": sent <= 1 and dispatched <= 1,
         "it was sent without a record of that": dispatched >= sent,
         f"the record says {recorded}": _may_be_recorded(
-            told, State(recorded) if recorded else None
+            told, InvocationState(recorded) if recorded else None
         ),
-        "it was sent, or may have been": told not in TERMINAL - _ANSWERED - {State.UNKNOWN}
+        "it was sent, or may have been": told
+        not in TERMINAL - _ANSWERED - {InvocationState.UNKNOWN}
         or sent == 0,
         "the record says that it was sent": told not in _NEVER or dispatched == 0,
         "it never reached the server": told not in _ANSWERED or sent == 1,
@@ -39,19 +40,25 @@ def contradictions(told: State, call_id: str, sent: int) -> list[str]:
     return [f"told {told}, but {wrong}" for wrong, holds in fair.items() if not holds]
 
 
-_NEVER = {State.DENIED, State.REJECTED, State.EXPIRED, State.CANCELLED, State.VOID}
+_NEVER = {
+    InvocationState.DENIED,
+    InvocationState.REJECTED,
+    InvocationState.EXPIRED,
+    InvocationState.CANCELLED,
+    InvocationState.VOID,
+}
 
 
-def _may_be_recorded(told: State, recorded: State | None) -> bool:
+def _may_be_recorded(told: InvocationState, recorded: InvocationState | None) -> bool:
     match told:
-        case State.NOT_SENT:
+        case InvocationState.NOT_SENT:
             return recorded in _LET_GO
-        case State.DENIED | State.CANCELLED:
+        case InvocationState.DENIED | InvocationState.CANCELLED:
             # refused while the database was away: then there is no record
             return recorded in (None, told)
-        case State.UNKNOWN:
+        case InvocationState.UNKNOWN:
             return recorded is not None
-        case State.PENDING | State.READY | State.DISPATCHED:
+        case InvocationState.PENDING | InvocationState.READY | InvocationState.DISPATCHED:
             # nothing is over, and coming back finds it
             return recorded is not None and recorded not in TERMINAL
     return recorded is told

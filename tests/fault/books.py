@@ -11,7 +11,7 @@ from typing import Any
 from django.db.models import Sum
 
 from mcpregistry.domain.energy import OnEmpty
-from mcpregistry.domain.lifecycle import SUPPOSED, State
+from mcpregistry.domain.lifecycle import SUPPOSED, InvocationState
 from mcpregistry.models import Agent, EnergyEntry, EnergyPool, Invocation
 from mcpregistry.services.energy import pools
 from subagents import energy
@@ -90,7 +90,7 @@ def _of_call(
     if (
         call.dispatched_at is None
         or call.finished_at is None
-        or call.state == State.NOT_SENT
+        or call.state == InvocationState.NOT_SENT
         or not call.server_slug
     ):
         if cost:
@@ -121,7 +121,7 @@ def _of_call(
 def _of_turns(pool: EnergyPool, entries: list[EnergyEntry], agents: list[str]) -> Iterator[str]:
     charged = {entry.reference: entry.amount for entry in entries if entry.kind == Kind.TURN}
     for turn in Turn.objects.filter(run__version__expert__agent__slug__in=agents):
-        right = pool.rates.of_turn(
+        right = pool.rates.price_turn(
             input=turn.input_tokens, cached=turn.cached_tokens, output=turn.output_tokens
         )
         found = charged.pop(f"{turn.run_id}:{turn.number}", 0.0)

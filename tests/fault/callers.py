@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from mcpregistry.db import database_now
-from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.db import read_database_now
+from mcpregistry.domain.lifecycle import TERMINAL, InvocationState
 from mcpregistry.models import Agent, Endpoint, Invocation
 from mcpregistry.services.access import tokens
 from subagents.models import HeadendRequest, MaintenanceRequest, Run
@@ -130,7 +130,7 @@ class Callers:
         nothing."""
         text = self.fresh()
         report = None
-        while report is None or not report.record or State(report.state) not in TERMINAL:
+        while report is None or not report.record or InvocationState(report.state) not in TERMINAL:
             report = await self._answer("hold", text, SLOWLY, prefer="wait=20")
             await asyncio.sleep(0.2)
         self.reports.single_reports.append(report)
@@ -173,7 +173,7 @@ class Callers:
             "POST", f"tools/slow__{tool}/call", {"params": {"text": text} | more}, **headers
         )
         known = answer.json().get("mcp") or {}
-        state = known.get("state", State.NOT_SENT.value)
+        state = known.get("state", InvocationState.NOT_SENT.value)
         return Report(
             text, state, known.get("invocation_id", ""), f"{answer.status_code} {answer.text}"
         )
@@ -272,7 +272,7 @@ class Callers:
 
 
 def _quiet() -> bool:
-    waiting = HeadendRequest.objects.filter(released_at=None, lease_until__gt=database_now())
+    waiting = HeadendRequest.objects.filter(released_at=None, lease_until__gt=read_database_now())
     at_work = [
         Run.objects.open(),
         Invocation.objects.open(),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Invocation
 from subagents.domain.lifecycle import CallState
 from subagents.models import Run, ToolCall
@@ -72,12 +72,18 @@ def fits(call: ToolCall, record: Invocation | None, writes: Counter[str]) -> boo
     received = writes[json.loads(call.arguments)["text"]]
     state = record.state if record else ""
     if call.state == CallState.DONE:
-        return (received, state) == (1, State.SUCCEEDED)
+        return (received, state) == (1, InvocationState.SUCCEEDED)
     if call.state == CallState.FAILED:
-        return received == 0 and state in ("", State.NOT_SENT)  # no record: the database refused it
+        return received == 0 and state in (
+            "",
+            InvocationState.NOT_SENT,
+        )  # no record: the database refused it
     # a paused process writes the end that it knows, once it continues
     if call.state == CallState.UNKNOWN:
-        return state == State.UNKNOWN or (received, state) == (1, State.SUCCEEDED)
+        return state == InvocationState.UNKNOWN or (received, state) == (
+            1,
+            InvocationState.SUCCEEDED,
+        )
     return received == 0  # it was cancelled before it was made
 
 
@@ -114,10 +120,13 @@ def _reports_of_calls(reports: Reports, writes: Counter[str]) -> Iterator[str]:
                 "state", flat=True
             )
         )
-        if report.state == State.UNKNOWN and not report.record:
+        if report.state == InvocationState.UNKNOWN and not report.record:
             agree = True  # the host read that the call may have run
         elif report.state == "failed":
-            agree = not states & {State.SUCCEEDED, State.UNKNOWN} and not writes[report.text]
+            agree = (
+                not states & {InvocationState.SUCCEEDED, InvocationState.UNKNOWN}
+                and not writes[report.text]
+            )
         else:
             agree = states == {report.state}
         if not agree:
@@ -126,5 +135,7 @@ def _reports_of_calls(reports: Reports, writes: Counter[str]) -> Iterator[str]:
 
 def _each(reports: Reports, writes: Counter[str]) -> Iterator[str]:
     for report in reports.single_reports:
-        for wrong in contradictions(State(report.state), report.record, writes[report.text]):
+        for wrong in contradictions(
+            InvocationState(report.state), report.record, writes[report.text]
+        ):
             yield f"{report}: {wrong}"

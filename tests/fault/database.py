@@ -24,7 +24,7 @@ def failing(point: str) -> Iterator[None]:
     """The database fails at ``NAME`` the first time it is passed, at ``NAME@2`` the second. It must
     be passed."""
     name, _, number = point.partition("@")
-    with failpoints.armed(f"{name}:dberror@{number or 1}") as armed:
+    with failpoints.arm_for_test(f"{name}:dberror@{number or 1}") as armed:
         yield
         assert armed.left <= 0, f"{point} was not reached"
 

@@ -101,7 +101,7 @@ def _verdict(calls: int, polls: int, ends: Sequence[int], took: float) -> Found:
         and abs(counts["left"]) < 1e-6
         and counts["used"] == polls * UNIT,
         f"{EnergyReservation.objects.count()} reservations are left": not EnergyReservation.objects.exists(),
-        "the books balance": list(rules.unbalanced(timezone.now())) == [],
+        "the books balance": list(rules.find_unbalanced_pools(timezone.now())) == [],
     }
     lines = [f"{'ok ' if right else 'BAD'} {said}" for said, right in checks.items()]
     lines.append(

@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx2
 
-from mcpregistry.db import database_now
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.db import read_database_now
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Endpoint, Invocation
 from subagents.domain.lifecycle import RunState
 from subagents.models import Headend, HeadendKind, HeadendRequest, Run
@@ -190,7 +190,11 @@ def _is_true(report: HeadendReport, runs: list[Run]) -> bool:
     if report.run not in ("", run.pk) or report.call not in ("", run.call_id):
         return False
     if report.state == ANSWERED:
-        return (run.state, run.answer, state) == (RunState.DONE, report.answer, State.SUCCEEDED)
+        return (run.state, run.answer, state) == (
+            RunState.DONE,
+            report.answer,
+            InvocationState.SUCCEEDED,
+        )
     return (
         run.state in (RunState.FAILED, RunState.CANCELLED)
         and json.dumps(run.error)[1:-1] in report.answer
@@ -199,9 +203,11 @@ def _is_true(report: HeadendReport, runs: list[Run]) -> bool:
 
 def _is_recorded_as_unknown(report: HeadendReport) -> bool:
     calls = Invocation.objects.filter(arguments__contains=f'"{report.text}"').exclude(origin="run")
-    return list(calls.values_list("state", flat=True)) == [State.UNKNOWN]
+    return list(calls.values_list("state", flat=True)) == [InvocationState.UNKNOWN]
 
 
 def places_in_use() -> int:
     """How many requests to headends have a place in a queue."""
-    return HeadendRequest.objects.filter(released_at=None, lease_until__gt=database_now()).count()
+    return HeadendRequest.objects.filter(
+        released_at=None, lease_until__gt=read_database_now()
+    ).count()

@@ -18,7 +18,7 @@ async def call() -> None:
     engine = Engine("web")
     await engine.start()
     outcome = await engine.call(
-        CallRequest(engine.catalogue("default", "ann"), "echo__echo", {"n": 1}, "http")
+        CallRequest(engine.get_catalogue("default", "ann"), "echo__echo", {"n": 1}, "http")
     )
     print(outcome.state, flush=True)
     await engine.stop()

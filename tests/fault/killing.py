@@ -22,12 +22,12 @@ import psutil
 from django.core.management import call_command
 from django.db import connections
 
-from controlplane import site as processes
-from controlplane.children import stop
+from controlplane import embedded_site as processes
+from controlplane.child_processes import stop
 from controlplane.databases import settings_for
 from controlplane.supervisor import PREDECESSOR, Pauses
 from subagents.llm.scripted.app import ScriptedModels
-from subagents.llm.scripted.running import running as models_running
+from subagents.llm.scripted.local_server import run_server as models_running
 from subagents.llm.scripted.script import Script
 from tests import forkserver, postgres
 from tests.fakes.hosts import StdioHost

@@ -24,7 +24,7 @@ from tests.conftest import VAR, child_env  # before all else: it gives Django a 
 # ruff: isort: split
 from django.utils import timezone
 
-from mcpregistry.services.servers.connections import forget_stale, process_name
+from mcpregistry.services.servers.connections import forget_stale, make_process_name
 from subagents.domain.lifecycle import Exit
 from subagents.models import Run
 from tests import valkey
@@ -110,7 +110,9 @@ class Campaign(HeadendCallers):
 def _held_by(pid: int) -> dict[str, int]:
     """Runs (and their fences) that the dead worker had."""
     return dict(
-        Run.objects.open().filter(worker=process_name("worker", pid)).values_list("pk", "fence")
+        Run.objects.open()
+        .filter(worker=make_process_name("worker", pid))
+        .values_list("pk", "fence")
     )
 
 

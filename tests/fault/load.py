@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from tests.conftest import child_env
 from tests.fakes.journals import called
 from tests.fakes.stage import Stage, Web, listed, web
@@ -82,7 +82,7 @@ def disagreements(load: Load, journal: Path) -> list[str]:
     wrong = []
     for number, status, body in load.told:
         known = body.get("mcp", {})
-        state = State(known["state"]) if known else State.NOT_SENT
+        state = InvocationState(known["state"]) if known else InvocationState.NOT_SENT
         found = contradictions(state, known.get("invocation_id", ""), sent.count(number))
         wrong += [f"call {number}: {what}; HTTP {status} {body}" for what in found]
     return wrong

@@ -31,12 +31,12 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
 
-from controlplane.children import die_with_parent, stop
+from controlplane.child_processes import die_with_parent, stop
 from controlplane.databases import settings_for
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Agent, AuditEntry, EnergyEntry, Invocation, SiteProcess
 from mcpregistry.services.access import tokens
-from mcpregistry.services.servers.connections import process_name
+from mcpregistry.services.servers.connections import make_process_name
 from subagents.domain.lifecycle import Exit
 from subagents.models import Run
 from tests import postgres, valkey
@@ -235,7 +235,7 @@ class Trial:
         own."""
         runs = [self.bench.start(f"run-{number}") for number in range(RUNS)]
         eventually(lambda: _out(runs) == RUNS)
-        pids = {process_name("worker", each.worker.pid): each for each in self.machines}
+        pids = {make_process_name("worker", each.worker.pid): each for each in self.machines}
         held = {
             run.pk: (run.worker, run.fence)
             for run in Run.objects.filter(pk__in=[each.pk for each in runs])
@@ -267,7 +267,7 @@ class Trial:
             {run.exit for run in rows} == {Exit.ANSWER},
             f"runs ended as {[run.exit for run in rows]}",
         )
-        calls_of_dead = Invocation.objects.filter(origin="run", state=State.UNKNOWN)
+        calls_of_dead = Invocation.objects.filter(origin="run", state=InvocationState.UNKNOWN)
         entries = EnergyEntry.objects.filter(reference__in=calls_of_dead.values("pk"), kind="call")
         print(
             f"  charged for the {calls_of_dead.count()} calls of the dead worker: {_times(e.amount for e in entries)} units"
@@ -379,7 +379,7 @@ def _ends_of(callers: Callers, at: float) -> list[float]:
 
     def look() -> bool:
         for row in callers.rows():
-            if row.state == State.UNKNOWN:
+            if row.state == InvocationState.UNKNOWN:
                 ended.setdefault(row.pk, time.time() - at)
         return len(ended) == CALLS
 
@@ -411,7 +411,11 @@ def _corrections(callers: Callers) -> list[str]:
 
 def _out(runs: Sequence[Run]) -> int:
     keys = [run.pk for run in runs]
-    return Invocation.objects.filter(origin="run", state=State.DISPATCHED).count() if keys else 0
+    return (
+        Invocation.objects.filter(origin="run", state=InvocationState.DISPATCHED).count()
+        if keys
+        else 0
+    )
 
 
 def _state(told: HeardAnswer) -> str:

@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from mcpregistry import tasks
 from mcpregistry.domain.errors import Denied
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import (
     Agent,
     ApprovalRequest,
@@ -148,7 +148,7 @@ class Cell:
         )
         return in_order(rows, "call_id")
 
-    async def until(self, *states: State) -> ApprovalRequest:
+    async def until(self, *states: InvocationState) -> ApprovalRequest:
         """When the last request's call has come to one of them."""
         rows = self._rows()
 
@@ -175,17 +175,17 @@ class Cell:
         told = await self.end()
         assert not told.is_error, told
         assert self.sent() == [self.arguments | changed]
-        await self._agrees(State.SUCCEEDED)
+        await self._agrees(InvocationState.SUCCEEDED)
         return told
 
-    async def never_ran(self, state: State, words: str) -> None:
+    async def never_ran(self, state: InvocationState, words: str) -> None:
         """The caller is told why, in words, and the server got nothing."""
         told = await self.end()
         assert told.is_error, told
         assert words in told.text
         await self._agrees(state)
 
-    async def _agrees(self, told: State) -> None:
+    async def _agrees(self, told: InvocationState) -> None:
         """What the caller was told agrees with the record, and with what the server received."""
         request = await self.until(told)
         assert await outside(contradictions, told, request.call_id, len(self.sent())) == []
@@ -194,13 +194,13 @@ class Cell:
         """What was approved is no more. A caller that comes back with the call asks for what there
         is now."""
         if self.way.kind not in ("away", "rest"):
-            await self.never_ran(State.VOID, words)
+            await self.never_ran(InvocationState.VOID, words)
             return
         assert await _rest_call(self, 1) == 202
         assert (await self.request()).pk != held.pk
         assert self.sent() == []
 
-    async def came_to_nothing(self, state: State) -> None:
+    async def came_to_nothing(self, state: InvocationState) -> None:
         """Nobody is there to be told."""
         await self.until(state)
         assert self.sent() == []
@@ -238,20 +238,22 @@ async def narrowed(cell: Cell) -> None:
 async def rejected(cell: Cell) -> None:
     await cell.begin()
     await cell.vote(approve=False, reason="Not today.")
-    await cell.never_ran(State.REJECTED, "REJECTED by Bob: Not today. The call was not made.")
+    await cell.never_ran(
+        InvocationState.REJECTED, "REJECTED by Bob: Not today. The call was not made."
+    )
 
 
 async def expired(cell: Cell) -> None:
     request = await cell.begin()
     await outside(held_calls.expire, request_id=request.pk, now=request.decide_by)
-    await cell.never_ran(State.EXPIRED, held_calls.SILENCE)
+    await cell.never_ran(InvocationState.EXPIRED, held_calls.SILENCE)
 
 
 async def cancelled_by_host(cell: Cell) -> None:
     await cell.begin()
     await cell.waiter.cancel()
     if cell.way.stays or cell.way.kind in ("task", "rest"):
-        await cell.came_to_nothing(State.CANCELLED)
+        await cell.came_to_nothing(InvocationState.CANCELLED)
         with pytest.raises(AlreadyDecided):
             await cell.vote()
         return
@@ -265,16 +267,16 @@ async def host_killed(cell: Cell) -> None:
     await cell.begin()
     await cell.waiter.kill()
     if cell.way.stays:
-        await cell.came_to_nothing(State.CANCELLED)
+        await cell.came_to_nothing(InvocationState.CANCELLED)
         return
     request = await cell.vote()
     if cell.way.kind == "task":  # whoever has the handle may come back for the result
-        await cell.until(State.SUCCEEDED)
+        await cell.until(InvocationState.SUCCEEDED)
         assert cell.sent() == [cell.arguments]
         return
-    execute_by = (await cell.until(State.READY)).execute_by
+    execute_by = (await cell.until(InvocationState.READY)).execute_by
     await outside(held_calls.expire, request_id=request.pk, now=execute_by)
-    await cell.came_to_nothing(State.EXPIRED)
+    await cell.came_to_nothing(InvocationState.EXPIRED)
 
 
 async def our_process_killed(cell: Cell) -> None:
@@ -302,7 +304,7 @@ async def approver_switched_off(cell: Cell) -> None:
     try:
         await cell.vote("eve")
         # two have agreed, one of whom may not any more
-        assert (await cell.request()).call.state == State.PENDING
+        assert (await cell.request()).call.state == InvocationState.PENDING
         await cell.vote("dan")
         await cell.ran()
     finally:
@@ -332,7 +334,7 @@ async def arguments_changed(cell: Cell) -> None:
         user = await outside(User.objects.get, username="bob")
         await outside(votes.vote, request_id=request.pk, user=user, approve=True, via="web")
         await cell.end()
-        assert await outside(lambda: rows.get().state) == State.VOID
+        assert await outside(lambda: rows.get().state) == InvocationState.VOID
         assert cell.sent() == []
     finally:
         await outside(rows.update, arguments=request.call.arguments)
@@ -443,7 +445,7 @@ def _tidy(cell: Cell) -> list[str]:
     for request in left:
         held_calls.cancel(request_id=request.pk, reason="The cell is over", actor="test")
     tasks.reap()  # as the clock does; a process that was killed has left its connections behind
-    found = calls.check(timezone.now())
+    found = calls.check_invariants(timezone.now())
     return [f"{each.rule} {each.examples}" for each in found if each.violations]
 
 

@@ -38,15 +38,15 @@ import psutil
 from django.contrib.auth.models import User
 from django.db import Error, connections
 
-from controlplane.children import stop
+from controlplane.child_processes import stop
 from controlplane.databases import settings_for
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, Configuration, PolicyRule, Tool
 from mcpregistry.services.approvals import votes
 from mcpregistry.services.policy import rules
 from subagents.llm.scripted.app import ScriptedModels
-from subagents.llm.scripted.running import running as models_running
+from subagents.llm.scripted.local_server import run_server as models_running
 from subagents.llm.scripted.script import Script
 from tests import postgres
 from tests.calls.conftest import ACTOR
@@ -251,7 +251,9 @@ class Campaign(HeadendCallers):
     async def _recovered(self) -> None:
         """Until a call that was begun since has succeeded."""
         deadline = time.monotonic() + HANG_LIMIT
-        while (report := await self.write_once(steps=1, pause=0)).state != State.SUCCEEDED:
+        while (
+            report := await self.write_once(steps=1, pause=0)
+        ).state != InvocationState.SUCCEEDED:
             assert time.monotonic() < deadline, report
             await asyncio.sleep(0.05)
 
@@ -271,7 +273,7 @@ def _approve_all() -> None:
     """Approve what waits. While the database refuses, a person tries again later."""
     try:
         bob = User.objects.get(username="bob")
-        for waiting in ApprovalRequest.objects.filter(call__state=State.PENDING):
+        for waiting in ApprovalRequest.objects.filter(call__state=InvocationState.PENDING):
             votes.vote(request_id=waiting.pk, user=bob, approve=True, via="web")
     except (Error, SlipsnisseError):
         return

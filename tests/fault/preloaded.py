@@ -2,8 +2,8 @@
 imports this has it loaded (see ``PRELOAD`` there), so that a worker is killed at work, and not
 while it loads."""
 
-from subagents.llm.client import loaded
+from subagents.llm.client import load_litellm
 from subagents.llm.tokens import REFERENCE, counter
 
-loaded()
+load_litellm()
 counter(REFERENCE)("warm")

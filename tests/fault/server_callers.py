@@ -81,7 +81,7 @@ def prepare_servers(bench: Bench, packages: Packages) -> Tokens:
     """
     agent = prepare(bench)
     carl = agents.save_agent(agent=Agent(slug="carl"), actor=ACTOR)
-    grants.grant(agent=carl, server=Server.objects.get(slug="slow"), actor=ACTOR)
+    grants.grant_access(agent=carl, server=Server.objects.get(slug="slow"), actor=ACTOR)
     give_pool("ann", ExpertTool.objects.get().agent.slug)
     give_pool(
         "carl",

@@ -26,10 +26,10 @@ from tests.conftest import VAR, child_env  # before all else: it gives Django a 
 # ruff: isort: split
 from django.utils import timezone
 
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.domain.installs.states import InstallState
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.downstream.installers import programs, tree
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.downstream.installers import package_tree, programs
 from mcpregistry.models import (
     BudgetReservation,
     EnergyReservation,
@@ -41,7 +41,7 @@ from mcpregistry.models import (
     SiteProcess,
 )
 from mcpregistry.models.install import FOLDER
-from mcpregistry.services.servers.connections import forget_stale, process_name
+from mcpregistry.services.servers.connections import forget_stale, make_process_name
 from mcpregistry.services.upkeep import processes
 from subagents.models import MaintenanceRequest, TrialReport
 from tests import valkey
@@ -114,13 +114,13 @@ class Campaign(ServerCallers):
 
 def under_way(kind: str, pid: int) -> Counter[str]:
     """What a process that has just ended leaves unfinished."""
-    ours = processes.host_prefix(kind, pid)
+    ours = processes.make_host_prefix(kind, pid)
     installs = Install.objects.filter(
         state__in=["resolving", "installing"], worker__startswith=ours
     )
     tests = ServerTest.objects.filter(verdict="running", worker__startswith=ours)
     checks = Server.objects.filter(check_until__isnull=False, check_by__startswith=ours)
-    requests = MaintenanceRequest.objects.open().filter(worker=process_name(kind, pid))
+    requests = MaintenanceRequest.objects.open().filter(worker=make_process_name(kind, pid))
     calls = Invocation.objects.open().filter(writer__startswith=ours)
     return Counter(
         {
@@ -153,7 +153,7 @@ def wrong_folders() -> list[str]:
         if there != ([row.lock_sha256] if is_installed else []):
             wrong.append(f"package {row.pk} is {row.state}, and its folder holds {there}")
         elif is_installed:
-            found = tree.verify(row.folder, may_lead_to=frozenset({programs.python()}))
+            found = package_tree.verify(row.folder, may_lead_to=frozenset({programs.find_python()}))
             if found != (row.size, row.files):
                 wrong.append(
                     f"package {row.pk} has {found} bytes and files instead of {(row.size, row.files)}"
@@ -204,7 +204,7 @@ def _wrong_test(report: WorkReport, received: int) -> Iterator[str]:
         yield f"{report}, but the record says {test.verdict}"
     if received > 1 or len(calls) > 1:
         yield f"{report}: its call was made {received} times, and recorded {len(calls)} times"
-    if report.state == "passed" and (received, calls) != (1, [State.SUCCEEDED]):
+    if report.state == "passed" and (received, calls) != (1, [InvocationState.SUCCEEDED]):
         yield f"{report}, but its call was received {received} times and is recorded as {calls}"
     if received and not calls:
         yield f"{report}: its call was made without a record"
@@ -213,7 +213,7 @@ def _wrong_test(report: WorkReport, received: int) -> Iterator[str]:
 def leftovers() -> Iterator[str]:
     """Leases and reservations that nobody gives back, and work that has not ended, on a site that
     has stopped."""
-    now = database_now()
+    now = read_database_now()
     left = {
         "energy is set aside": EnergyReservation.objects.all(),
         "budgets are reserved": BudgetReservation.objects.all(),

@@ -28,8 +28,8 @@ from tests.conftest import VAR, child_env  # before all else: it gives Django a 
 # ruff: isort: split
 import httpx2
 
-from mcpregistry.calls.placing import STATE_IS_NEW
-from mcpregistry.db import database_now
+from mcpregistry.calls.connection_placement import STATE_IS_NEW
+from mcpregistry.db import read_database_now
 from mcpregistry.models import Invocation, SessionOwner
 from tests import valkey
 from tests.calls.conftest import broken
@@ -238,7 +238,7 @@ def verdict(campaign: Campaign) -> tuple[list[str], list[str]]:
     ]
     owned = [
         f"a session is still owned: {row}"
-        for row in SessionOwner.objects.filter(lease_until__gt=database_now())
+        for row in SessionOwner.objects.filter(lease_until__gt=read_database_now())
     ]
     open_calls = [f"a call is open: {each}" for each in Invocation.objects.open()]
     left = [*campaign.killer.wrong, *left_running(VAR / "journal")]

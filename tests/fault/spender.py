@@ -12,9 +12,9 @@ from datetime import timedelta
 from django.db.models import F
 from django.utils import timezone
 
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.specs import ToolSpec
-from mcpregistry.ids import ordered_id
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.snapshot_specs import ToolSpec
+from mcpregistry.ids import make_ordered_id
 from mcpregistry.models import EnergyPool, Invocation
 from mcpregistry.services.energy import reservations
 from mcpregistry.services.energy.estimates import Work
@@ -34,8 +34,8 @@ def spend(times: int) -> None:
     for _ in range(times):
         now = timezone.now()
         call = Invocation.objects.create(
-            id=ordered_id(),
-            state=State.SUCCEEDED,
+            id=make_ordered_id(),
+            state=InvocationState.SUCCEEDED,
             agent_slug=AGENT,
             tool_name="t",
             exposed_name="t",

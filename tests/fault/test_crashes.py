@@ -16,11 +16,11 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from mcpregistry import failpoints
-from mcpregistry.calls.approvals import seats as process_seats
-from mcpregistry.db import database_now, db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.calls.approvals import waiter_leases as process_seats
+from mcpregistry.db import db_call, read_database_now
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, ApprovalSeat, Invocation, Server
-from mcpregistry.services.approvals import held_calls, seats, votes
+from mcpregistry.services.approvals import held_calls, votes, waiters
 from mcpregistry.services.upkeep.reaping import reap_calls
 from tests import forkserver
 from tests.calls.conftest import Site, journal, site
@@ -80,19 +80,23 @@ async def killed_at(point: str, bob: User) -> Invocation:
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     ("point", "left"),
-    [("held", State.PENDING), ("voted", State.READY), ("before_claim", State.READY)],
+    [
+        ("held", InvocationState.PENDING),
+        ("voted", InvocationState.READY),
+        ("before_claim", InvocationState.READY),
+    ],
 )
 async def test_what_was_not_claimed_is_run_once_by_whoever_comes_back(
-    site: Make, asking: Server, bob: User, point: str, left: State
+    site: Make, asking: Server, bob: User, point: str, left: InvocationState
 ):
     call = await killed_at(point, bob)
     assert call.state == left
     here: Site = await site()
     assert here.sent() == []
-    if left is State.PENDING:
+    if left is InvocationState.PENDING:
         await db_call(vote, bob)
     outcome = await here.call("echo__echo", {"n": 1})
-    assert (outcome.state, outcome.invocation_id) == (State.SUCCEEDED, call.pk)
+    assert (outcome.state, outcome.invocation_id) == (InvocationState.SUCCEEDED, call.pk)
     assert len(here.sent()) == 1
 
 
@@ -104,14 +108,14 @@ async def test_what_was_claimed_is_never_sent_again_and_ends_unknown(
     site: Make, asking: Server, bob: User, point: str, times: set[int]
 ):
     call = await killed_at(point, bob)
-    assert call.state == State.DISPATCHED
+    assert call.state == InvocationState.DISPATCHED
     here: Site = await site()
     assert len(here.sent()) in times
     await db_call(reap_later)
     # the caller comes back, and hears how it ended
     outcome = await here.call("echo__echo", {"n": 1})
     assert (outcome.state, outcome.invocation_id, outcome.error_code) == (
-        State.UNKNOWN,
+        InvocationState.UNKNOWN,
         call.pk,
         "LEASE_EXPIRED",
     )
@@ -142,7 +146,7 @@ async def test_a_joined_caller_whose_process_is_killed_keeps_its_seat_no_longer_
         await seated(2)
         child.kill()
         await db_call(child.wait, HANG_LIMIT)
-    at = await db_call(lambda: database_now() + seats.LEASE + timedelta(seconds=1))
+    at = await db_call(lambda: read_database_now() + waiters.LEASE + timedelta(seconds=1))
     # both leases are over then; one process still lives
     assert await db_call(held_calls.leave_dead_seats, at) == 0
 
@@ -150,11 +154,11 @@ async def test_a_joined_caller_whose_process_is_killed_keeps_its_seat_no_longer_
         return ApprovalSeat.objects.filter(doubted=False).count() == 1
 
     await comes_true(living_alone_renewed)
-    later = at + seats.DOUBT + timedelta(seconds=1)
+    later = at + waiters.DOUBT + timedelta(seconds=1)
     assert await db_call(held_calls.leave_dead_seats, later) == 1
     (request,) = await held()
-    assert (request.call.state, not living.done()) == (State.PENDING, True)
+    assert (request.call.state, not living.done()) == (InvocationState.PENDING, True)
     living.cancel()
     await asyncio.gather(living, return_exceptions=True)
-    await until(State.CANCELLED)
+    await until(InvocationState.CANCELLED)
     await seated(0)

@@ -19,9 +19,9 @@ from django.contrib.auth.models import User
 from django.db import OperationalError
 
 from mcpregistry import failpoints
-from mcpregistry.calls.call import CallOutcome, Host, Prompt, Reply
+from mcpregistry.calls.call import CallHost, CallOutcome, HostReply, Prompt
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.domain.lifecycle import TERMINAL, InvocationState
 from mcpregistry.domain.policy.decision import DEFAULT_TERMS
 from mcpregistry.models import ApprovalRequest, Configuration, Invocation, PolicyRule, Server
 from mcpregistry.services.approvals import held_calls, votes
@@ -78,7 +78,7 @@ class Play:
 
     async def pending(self, **facts: Any) -> CallOutcome:
         """Told to come back at once."""
-        return await self.call(host=Host(hold=0), **facts)
+        return await self.call(host=CallHost(hold=0), **facts)
 
 
 async def plain(play: Play) -> CallOutcome:
@@ -125,7 +125,7 @@ async def expired(play: Play) -> CallOutcome:
             "mcpregistry.domain.policy.rules.DEFAULT_TERMS",
             replace(DEFAULT_TERMS, decide_seconds=0.2),
         )
-        return await play.call(host=Host(hold=HANG_LIMIT))
+        return await play.call(host=CallHost(hold=HANG_LIMIT))
 
 
 async def left(play: Play) -> CallOutcome:
@@ -137,27 +137,31 @@ async def left(play: Play) -> CallOutcome:
     with suppress(asyncio.CancelledError):
         return await call
     (found,) = await elsewhere(lambda: list(Invocation.objects.values_list("pk", flat=True)))
-    await play.here.engine.approvals.settled()
-    return CallOutcome(found, State(await elsewhere(lambda: Invocation.objects.get().state)))
+    await play.here.engine.approvals.wait_until_done()
+    return CallOutcome(
+        found, InvocationState(await elsewhere(lambda: Invocation.objects.get().state))
+    )
 
 
 async def away(play: Play) -> CallOutcome:
     """It comes back for what was decided meanwhile."""
     first = await play.pending()
-    if first.state is State.PENDING:
+    if first.state is InvocationState.PENDING:
         await elsewhere(
             lambda: [play.vote(request) for request in ApprovalRequest.objects.waiting()]
         )
     return await play.pending()
 
 
-def person(action: str, *, confirmed: bool = False) -> Host:
+def person(action: str, *, confirmed: bool = False) -> CallHost:
     """A host with somebody in front of it, who answers like this."""
 
-    async def ask(prompt: Prompt) -> Reply:
-        return Reply(prompt.request, action, confirmed=confirmed, seconds=3.0)
+    async def ask(prompt: Prompt) -> HostReply:
+        return HostReply(prompt.request, action, confirmed=confirmed, seconds=3.0)
 
-    return Host(name="x", transport="http", elicit=frozenset({"form"}), ask=ask, hold=HANG_LIMIT)
+    return CallHost(
+        name="x", transport="http", elicit=frozenset({"form"}), ask=ask, hold=HANG_LIMIT
+    )
 
 
 async def confirmed(play: Play) -> CallOutcome:
@@ -175,11 +179,11 @@ async def unanswered(play: Play) -> CallOutcome:
 async def repeated(play: Play) -> CallOutcome:
     """The modern era: our question is the answer to the call, and the repeated call brings what the
     person said."""
-    host = Host(name="x", transport="http", elicit=frozenset({"form"}), mrtr=True, hold=0)
+    host = CallHost(name="x", transport="http", elicit=frozenset({"form"}), mrtr=True, hold=0)
     first = await play.call(host=host)
     if first.prompt is None:
         return first
-    reply = Reply(first.prompt.request, "accept", confirmed=True, seconds=3.0)
+    reply = HostReply(first.prompt.request, "accept", confirmed=True, seconds=3.0)
     return await play.call(host=replace(host, reply=reply))
 
 
@@ -190,7 +194,9 @@ async def asked_after(play: Play) -> CallOutcome:
     status = await play.here.call("mcp_approval_status", {"id": first.invocation_id})
     if status.result is None:  # it was not told
         return first
-    return CallOutcome(first.invocation_id, State(status.result["structuredContent"]["state"]))
+    return CallOutcome(
+        first.invocation_id, InvocationState(status.result["structuredContent"]["state"])
+    )
 
 
 async def withdrawn(play: Play) -> CallOutcome:
@@ -245,32 +251,32 @@ STORIES: dict[str, Callable[[Play], Awaitable[CallOutcome]]] = {
 # each of its commits: it commits twice for a call that nobody is asked about, and for one that is
 # claimed: before and after sending.
 POINTS: dict[str, list[str]] = {
-    "plain": ["committing@1", "committing@2", "after_send", "targets.target_for"],
-    "permitted": ["permit_uses._permitted", "committing@1", "committing@2"],
+    "plain": ["committing@1", "committing@2", "after_send", "targets.build_target"],
+    "permitted": ["permit_uses._find_and_use_permit", "committing@1", "committing@2"],
     "approved": [
         "held_calls.ask",
         "held",
-        "held_calls.states",
+        "held_calls.load_call_states",
         "held_calls.load",
-        "running.Approvals._look",
+        "held_call_runner.Approvals._check_request",
         "before_claim",
         "committing@1",
         "committing@2",
-        "held_calls.delivered",
+        "held_calls.record_delivery",
     ],
-    "rejected": ["held_calls.ask", "held_calls.load", "held_calls.delivered"],
-    "edited": ["requests.result_told"],
+    "rejected": ["held_calls.ask", "held_calls.load", "held_calls.record_delivery"],
+    "edited": ["requests.build_agent_result"],
     "voided": ["held_calls.void"],
     "expired": ["held_calls.expire"],
     "left": ["held_calls.leave"],
-    "away": ["held_calls.away", "held_calls.ask@2"],
+    "away": ["held_calls.mark_caller_away", "held_calls.ask@2"],
     "confirmed": ["votes.confirm", "voted"],
     "declined": ["votes.refuse"],
-    "unanswered": ["held_calls.waits_as"],
+    "unanswered": ["held_calls.change_way_of_waiting"],
     "repeated": ["held_calls.rejoin"],
     "asked_after": ["held_calls.find"],
     "withdrawn": ["held_calls.cancel"],
-    "by_itself": ["held_calls.ready_ticket"],
+    "by_itself": ["held_calls.load_ready_ticket"],
 }
 CELLS = [(story, point) for story, points in POINTS.items() for point in points]
 
@@ -294,7 +300,7 @@ async def test_what_is_told_agrees_with_the_record(
     before = len(play.here.sent())
     with failing(point):
         told = await STORIES[story](play)
-    await play.here.engine.approvals.settled()
+    await play.here.engine.approvals.wait_until_done()
     # the answer says that its record is; it is written as soon as the database takes it
     if told.late:
         await until(
@@ -306,7 +312,9 @@ async def test_what_is_told_agrees_with_the_record(
 
 def tidy() -> None:
     """Whoever was told "pending" gives up: what is left open then is the clock's."""
-    for request in ApprovalRequest.objects.filter(call__state__in=[State.PENDING, State.READY]):
+    for request in ApprovalRequest.objects.filter(
+        call__state__in=[InvocationState.PENDING, InvocationState.READY]
+    ):
         held_calls.cancel(request_id=request.pk, reason="The story is over", actor="test")
 
 
@@ -318,13 +326,16 @@ def test_a_point_fails_the_time_it_is_told_to_and_never_again():
             return True
         return False
 
-    with failpoints.armed("committing:dberror@2"):
+    with failpoints.arm_for_test("committing:dberror@2"):
         assert [fails() for _ in range(4)] == [False, True, False, False]
     assert not fails()
 
 
 async def test_a_function_of_a_database_thread_is_a_point(live_db: None):
-    with failpoints.armed("test_database_errors.nothing:dberror"), pytest.raises(OperationalError):
+    with (
+        failpoints.arm_for_test("test_database_errors.nothing:dberror"),
+        pytest.raises(OperationalError),
+    ):
         await db_call(nothing)
     assert await db_call(nothing) is None
 

@@ -126,20 +126,24 @@ STORIES: dict[str, tuple[Callable[[Manager], Awaitable[str]], str]] = {
 }
 POINTS: dict[str, list[str]] = {
     "tested": [
-        "manager._due",
+        "manager._list_due",
         "manager._take",
         "manager._begin",
         "manager._begin@2",
-        "targets.target_for",
-        "manager._done",
-        "manager._done@2",
-        "manager._done@3",
+        "targets.build_target",
+        "manager._record_step",
+        "manager._record_step@2",
+        "manager._record_step@3",
     ],
-    "on trial": ["trials._given"],
-    "refused": ["request_lease.failed"],
-    "cancelled": ["request_lease.cancelled", "request_lease.renew", "manager._wishes"],
-    "paused": ["request_lease.cut_run", "request_lease.paused"],
-    "switched off": ["request_lease.halted"],
+    "on trial": ["trials._load_target"],
+    "refused": ["request_lease.fail_request"],
+    "cancelled": [
+        "request_lease.cancel_request",
+        "request_lease.renew",
+        "manager._read_control_requests",
+    ],
+    "paused": ["request_lease.cut_run", "request_lease.pause_request"],
+    "switched off": ["request_lease.halt_request"],
     "stopped": ["request_lease.release"],
 }
 

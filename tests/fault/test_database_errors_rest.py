@@ -7,9 +7,9 @@ import pytest
 from django.db import DataError, InterfaceError, OperationalError
 
 from mcpregistry import failpoints
-from mcpregistry.calls.engine import current_engine
+from mcpregistry.calls.engine import get_current_engine
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Agent, Configuration, Conversation, Invocation
 from mcpregistry.services.approvals import held_calls
 from tests.api.conftest import _no_guesses_yet
@@ -25,9 +25,9 @@ KEYED = {"Idempotency-Key": "k-1"}
 POINTS = {
     "called": ["idempotency.keep", "committing@2"],
     "refused": ["idempotency.release"],
-    "not made": ["auth._Gate._closed", "idempotency.claim", "committing@1"],
-    "repeated": ["recorded.outcome_of_record"],
-    "in a conversation": ["entering.enter"],
+    "not made": ["auth._Gate._admit_or_refuse", "idempotency.claim", "committing@1"],
+    "repeated": ["recorded_outcomes.build_recorded_outcome"],
+    "in a conversation": ["conversation_scope.enter_conversation"],
 }
 
 
@@ -39,7 +39,7 @@ async def test_a_call_that_was_made_is_told_whatever_fails_after_it(site: Site, 
     call_id = answer["mcp"]["invocation_id"]
     if answer["mcp"]["record"]:  # it says that its record is late
         await until(lambda: Invocation.objects.get(pk=call_id).finished_at)
-    assert await db_call(contradictions, State.SUCCEEDED, call_id, 1) == []
+    assert await db_call(contradictions, InvocationState.SUCCEEDED, call_id, 1) == []
     status, again = await site.call("echo__echo", **KEYED)
     assert (status, again["mcp"]["invocation_id"]) == (200, call_id)
     assert await db_call(Invocation.objects.count) == 1
@@ -79,7 +79,7 @@ async def test_a_call_that_could_not_be_held_may_come_again(
 ) -> None:
     """Not 409: the caller is in nobody's way."""
     await db_call(Configuration.objects.update, default_outcome="ask")
-    await db_call(current_engine().live.refresh)
+    await db_call(get_current_engine().live.refresh)
 
     def ask(**_: object) -> None:
         raise error
@@ -87,7 +87,7 @@ async def test_a_call_that_could_not_be_held_may_come_again(
     with monkeypatch.context() as away:
         away.setattr(held_calls, "ask", ask)
         # a fault of ours is recorded as a refusal; not even that can be
-        with failpoints.armed("committing:dberror@1"):
+        with failpoints.arm_for_test("committing:dberror@1"):
             answer = await site.client.post(
                 "/api/v1/tools/echo__echo/call",
                 "{}",
@@ -112,7 +112,7 @@ async def test_a_repetition_that_cannot_be_answered_from_the_record_makes_nothin
 ) -> None:
     first = await site.call("echo__echo", **KEYED)
     await died()
-    with failing("recorded.outcome_of_record"):
+    with failing("recorded_outcomes.build_recorded_outcome"):
         assert (await site.call("echo__echo", **KEYED))[0] == 503
     assert (await site.call("echo__echo", **KEYED))[1]["result"] == first[1]["result"]
     assert await db_call(Invocation.objects.count) == 1

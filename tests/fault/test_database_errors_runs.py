@@ -19,16 +19,16 @@ from django.contrib.auth.models import User
 from django.db import OperationalError
 from django.utils import timezone
 
-from mcpregistry.calls.call import CallOutcome, Host
+from mcpregistry.calls.call import CallHost, CallOutcome
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.forwarding import AS_TASK
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, Configuration, Invocation
 from mcpregistry.services.approvals import votes
 from subagents.domain.lifecycle import CallState, RunState
 from subagents.domain.model_errors import ErrorKind, ModelError
 from subagents.leased import driver, leases
-from subagents.llm.values import Reply, Target, ToolUse, Usage
+from subagents.llm.model_values import ModelReply, ModelTarget, TokenUsage, ToolUse
 from subagents.models import Run, ToolCall
 from subagents.runs import tool_source
 from subagents.services import runs
@@ -59,8 +59,8 @@ class Model:
             self.go.set()
 
     async def __call__(
-        self, target: Target, messages: list[dict[str, Any]], tools: list[Any], **_: Any
-    ) -> Reply:
+        self, target: ModelTarget, messages: list[dict[str, Any]], tools: list[Any], **_: Any
+    ) -> ModelReply:
         if self.story == "limited":
             raise ModelError(ErrorKind.RATE_LIMITED, "slowly", retry_after=60.0)
         if self.story == "second_model":
@@ -70,16 +70,21 @@ class Model:
         if not tools:
             return _says("concluded")
         if len(messages) == 2:
-            return Reply(
-                "", tuple(_ASKED.get(self.story, _ASKED[""])), Usage(300, 4_000), "calls", "m", None
+            return ModelReply(
+                "",
+                tuple(_ASKED.get(self.story, _ASKED[""])),
+                TokenUsage(300, 4_000),
+                "calls",
+                "m",
+                None,
             )
         self.thinks.set()
         await self.go.wait()
         return _says("It said hello.")
 
 
-def _says(text: str) -> Reply:
-    return Reply(text, (), Usage(10, 5), "stop", "m", None)
+def _says(text: str) -> ModelReply:
+    return ModelReply(text, (), TokenUsage(10, 5), "stop", "m", None)
 
 
 def _look(text: str) -> ToolUse:
@@ -93,10 +98,10 @@ _ASKED = {
 }
 THINKING = ("slow", "given_back", "gone")
 TOLD = {
-    CallState.DONE: State.SUCCEEDED,
-    CallState.UNKNOWN: State.UNKNOWN,
-    CallState.REFUSED: State.NOT_SENT,
-    CallState.CANCELLED: State.CANCELLED,
+    CallState.DONE: InvocationState.SUCCEEDED,
+    CallState.UNKNOWN: InvocationState.UNKNOWN,
+    CallState.REFUSED: InvocationState.NOT_SENT,
+    CallState.CANCELLED: InvocationState.CANCELLED,
 }
 
 
@@ -236,7 +241,9 @@ async def asked(bench: Bench, here: Worker) -> CallOutcome:
 
 
 async def asked_as_a_task(bench: Bench, here: Worker) -> CallOutcome:
-    return await call(here, host=Host(name="x", transport="http", tasks=True, forwarding=AS_TASK))
+    return await call(
+        here, host=CallHost(name="x", transport="http", tasks=True, forwarding=AS_TASK)
+    )
 
 
 async def gone(bench: Bench, here: Worker) -> CallOutcome:
@@ -250,7 +257,7 @@ async def gone(bench: Bench, here: Worker) -> CallOutcome:
     # it
     await reached()
     model.go.set()  # type: ignore[attr-defined]
-    return CallOutcome(await elsewhere(lambda: Run.objects.get().call_id), State.UNKNOWN)
+    return CallOutcome(await elsewhere(lambda: Run.objects.get().call_id), InvocationState.UNKNOWN)
 
 
 ASKED: dict[str, Callable[[Bench, Worker], Awaitable[CallOutcome]]] = {
@@ -261,29 +268,34 @@ POINTS: dict[str, list[str]] = {
     "answered": [
         "lease.take",
         "engine._identity",
-        "views.view@1",
-        "views.view@2",
-        "model_turn._begun",
+        "run_views.view@1",
+        "run_views.view@2",
+        "model_turn._begin_with_target",
         "records.end_turn",
         "records.start_call",
         "records.end_call",
-        "concluding._money",
+        "conclusion._money",
         "records.finish",
         "run_ending",
     ],
-    "held": ["records.move_call", "records.sleep", "toolbox.recorded", "records.resumed"],
+    "held": [
+        "records.move_call",
+        "records.sleep",
+        "toolbox.find_recorded_end",
+        "records.resume_clock",
+    ],
     "cancelled": ["tool_calls.has_open_record", "tool_calls.settle_started", "records.finish"],
-    "second_model": ["records.failed_attempt"],
+    "second_model": ["records.record_failed_attempt"],
     "narrow": ["telemetry.guard", "records.must_conclude"],
     "stored": ["records.read_as", "toolbox.read_output"],
     "limited": ["records.sleep"],
-    "slow": ["lease.renew", "engine._wishes"],
+    "slow": ["lease.renew", "engine._read_cancel_requests"],
     "given_back": ["lease.release"],
     "asked": [
         "tool_source._begin",
-        "runs.answered",
-        "answers.seen",
-        "long_calls.keep",
+        "runs.find_reusable_run",
+        "run_answers.read_progress",
+        "long_calls.renew_call_lease",
         "query.QuerySet.get",
     ],
     "asked_as_a_task": ["tool_source._begin", "run_begun"],
@@ -341,7 +353,7 @@ async def test_the_caller_of_an_expert_tool_is_told_what_is_recorded(
     here = await working(complete=model)
     with failing(point):
         # else the run may end sooner than its caller says that it waits
-        if point == "long_calls.keep":
+        if point == "long_calls.renew_call_lease":
             model.go.clear()
         calling = asyncio.ensure_future(ASKED[story](bench, here))
         if not model.go.is_set() and story != "gone":
@@ -352,10 +364,10 @@ async def test_the_caller_of_an_expert_tool_is_told_what_is_recorded(
     def begun() -> int:
         return Run.objects.filter(call_id=told.invocation_id).count()
 
-    if told.state is State.NOT_SENT:
+    if told.state is InvocationState.NOT_SENT:
         assert await db_call(begun) == 0
     await until(lambda: not Run.objects.filter(finished_at=None).exists())
-    if told.state is State.DISPATCHED:  # a task: its end is the call's
+    if told.state is InvocationState.DISPATCHED:  # a task: its end is the call's
         await until(lambda: Invocation.objects.get(pk=told.invocation_id).finished_at)
         return
     if story != "gone":

@@ -25,16 +25,16 @@ from mcp import types as t
 from mcp.server.subscriptions import InMemorySubscriptionBus
 from mcp.shared.exceptions import MCPError
 
-from mcpregistry.calls.call import CallOutcome, Host
+from mcpregistry.calls.call import CallHost, CallOutcome
 from mcpregistry.calls.remote_tasks import adoption
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.forwarding import TASKS, Forwarding
 from mcpregistry.domain.calls.task_view import DONE
-from mcpregistry.domain.lifecycle import TERMINAL, State
-from mcpregistry.gateway import questions
-from mcpregistry.gateway.identity import Caller
-from mcpregistry.gateway.tasks.handlers import TaskParams, Tasks, UpdateParams, handle_of
-from mcpregistry.gateway.tasks.streams import TaskStreams
+from mcpregistry.domain.lifecycle import TERMINAL, InvocationState
+from mcpregistry.gateway import host_questions
+from mcpregistry.gateway.caller_identity import Caller
+from mcpregistry.gateway.tasks.task_handlers import TaskParams, Tasks, UpdateParams, find_task_id
+from mcpregistry.gateway.tasks.task_streams import TaskStreams
 from mcpregistry.models import Agent, Configuration, Endpoint, Invocation, Server
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.definitions import decisions, observe
@@ -52,7 +52,7 @@ __all__ = ["journal", "site"]  # fixtures
 pytestmark = pytest.mark.fault
 R = TypeVar("R")
 DECLARED: dict[str, Any] = {"extensions": {TASKS: {}}, "elicitation": {"form": {}}}
-ABLE = Host(name="x", transport="http", tasks=True, forwarding=Forwarding(DECLARED))
+ABLE = CallHost(name="x", transport="http", tasks=True, forwarding=Forwarding(DECLARED))
 CALLER = Caller("ann", "default", "http")
 
 
@@ -77,7 +77,7 @@ def remote(live_db: None, address: str, monkeypatch: pytest.MonkeyPatch) -> Serv
     server = lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
     observe.observe(server=server, listed=tasks_server.TOOLS)
     decisions.approve_waiting(server=server, actor=ACTOR)
-    grants.grant(
+    grants.grant_access(
         agent=agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR), server=server, actor=ACTOR
     )
     agents.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
@@ -115,9 +115,9 @@ class Play:
     async def begin(self, tool: str, **arguments: Any) -> str:
         """The id of the task, as the host is told it; empty where the call became none."""
         self.first = await self.call(tool, **arguments)
-        if not (task_id := handle_of(self.first)):
+        if not (task_id := find_task_id(self.first)):
             return ""
-        return str((await self.tasks.made(task_id, CALLER))["taskId"])
+        return str((await self.tasks.build_handle(task_id, CALLER))["taskId"])
 
     async def look(self, task_id: str) -> dict[str, Any]:
         return await again(lambda: self.tasks.get(self.ctx, TaskParams(task_id=task_id)))
@@ -138,28 +138,30 @@ async def again(ask: Callable[[], Awaitable[R]]) -> R:
     return await ask()
 
 
-def told_of(seen: dict[str, Any]) -> State:
+def told_of(seen: dict[str, Any]) -> InvocationState:
     """What the end of a task says of its call."""
     if seen["status"] == "cancelled":
-        return State.CANCELLED
+        return InvocationState.CANCELLED
     result = seen.get("result", {})
     if not result.get("isError"):
-        return State.SUCCEEDED
-    return State((result.get("structuredContent") or {}).get("state", State.TOOL_ERROR))
+        return InvocationState.SUCCEEDED
+    return InvocationState(
+        (result.get("structuredContent") or {}).get("state", InvocationState.TOOL_ERROR)
+    )
 
 
-async def followed(play: Play) -> State:
+async def followed(play: Play) -> InvocationState:
     """It takes a moment, and its host asks until it has ended."""
     task_id = await play.begin("slow_compute", seconds=0.3)
     return told_of(await play.until(task_id)) if task_id else play.first.state
 
 
-async def asks(play: Play) -> State:
+async def asks(play: Play) -> InvocationState:
     """The server asks, and the host answers."""
     task_id = await play.begin("confirm_delete", filename="a")
     asked = await play.until(task_id, "input_required")
     # the others come to it while nobody answers
-    if play.point not in ("host_tasks.answer", "remote_tasks.passed_on"):
+    if play.point not in ("host_tasks.store_answers", "remote_tasks.record_passed_answers"):
         await reached()
     said = {
         key: {"action": "accept", "content": {"confirm": True}} for key in asked["inputRequests"]
@@ -171,15 +173,15 @@ async def asks(play: Play) -> State:
     return told_of(seen)
 
 
-async def stops(play: Play) -> State:
+async def stops(play: Play) -> InvocationState:
     """The host cancels what is out: who knows what it has done by then."""
     task_id = await play.begin("slow_compute", seconds=10_000)
     await again(lambda: play.tasks.cancel(play.ctx, TaskParams(task_id=task_id)))
     assert (await play.until(task_id))["status"] == "cancelled"
-    return State.UNKNOWN
+    return InvocationState.UNKNOWN
 
 
-async def hears(play: Play) -> State:
+async def hears(play: Play) -> InvocationState:
     """The host listens instead of asking; a stream that breaks off is opened again."""
     task_id = await play.begin("slow_compute", until=str(play.done))
     streams = TaskStreams(play.tasks, play.here.engine.feed)
@@ -198,7 +200,7 @@ async def hears(play: Play) -> State:
     return told_of(last)
 
 
-async def moves(play: Play) -> State:
+async def moves(play: Play) -> InvocationState:
     """Its process stops, and another one goes on."""
     task_id = await play.begin("slow_compute", until=str(play.done))
     await play.here.engine.adoption.close()
@@ -211,7 +213,7 @@ async def moves(play: Play) -> State:
     return told_of(await play.until(task_id))
 
 
-async def held(play: Play) -> State:
+async def held(play: Play) -> InvocationState:
     """People are asked, and the host takes it back."""
     task_id = await play.begin("slow_compute", seconds=0)
     if not task_id:
@@ -223,31 +225,31 @@ async def held(play: Play) -> State:
 STORIES = {each.__name__: each for each in (followed, asks, stops, hears, moves, held)}
 POINTS: dict[str, list[str]] = {
     "followed": [
-        "remote_tasks.adopt",
-        "handlers.Tasks._found@1",
-        "handlers.Tasks._found@2",
-        "remote_tasks.finish",
+        "remote_tasks.adopt_task",
+        "task_handlers.Tasks._find_task@1",
+        "task_handlers.Tasks._find_task@2",
+        "remote_tasks.finish_task",
     ],
     "asks": [
-        "remote_tasks.note",
-        "remote_tasks.wishes",
-        "remote_tasks.keep",
-        "remote_tasks.orphans",
-        "host_tasks.answer",
-        "remote_tasks.passed_on",
+        "remote_tasks.record_task_status",
+        "remote_tasks.load_host_wishes",
+        "remote_tasks.renew_task_leases",
+        "remote_tasks.list_orphaned_tasks",
+        "host_tasks.store_answers",
+        "remote_tasks.record_passed_answers",
     ],
-    "stops": ["host_tasks.withdraw"],
+    "stops": ["host_tasks.withdraw_task"],
     "hears": [
-        "host_tasks.own",
-        "host_tasks.versions",
-        "streams.TaskStreams._views",
-        "streams._versions",
+        "host_tasks.filter_own_tasks",
+        "host_tasks.load_task_versions",
+        "task_streams.TaskStreams._build_views",
+        "task_streams._load_versions",
     ],
-    "moves": ["remote_tasks.release", "remote_tasks.take_over"],
+    "moves": ["remote_tasks.release_task", "remote_tasks.take_over_task"],
     "held": [
         "held_calls.ask",
-        "handlers.Tasks._found@1",
-        "host_tasks.withdraw",
+        "task_handlers.Tasks._find_task@1",
+        "host_tasks.withdraw_task",
         "held_calls.cancel",
     ],
     "said": ["idempotency.claim"],
@@ -285,11 +287,11 @@ async def test_an_answer_that_could_not_be_noted_may_be_given_once_more(live_db:
     state = {"kind": "question", "request": "r1", "nonce": "n1", "asked": time.time()}
     params = {
         "requestState": json.dumps(state),
-        "inputResponses": {questions._KEY: {"action": "accept", "content": {}}},
+        "inputResponses": {host_questions._KEY: {"action": "accept", "content": {}}},
     }
     ctx: Any = SimpleNamespace(params=params)
     with failing("idempotency.claim"), pytest.raises(OperationalError):
-        await questions._reply(ctx)
-    assert await questions._reply(ctx) is not None
+        await host_questions._read_reply(ctx)
+    assert await host_questions._read_reply(ctx) is not None
     with pytest.raises(MCPError):
-        await questions._reply(ctx)
+        await host_questions._read_reply(ctx)

@@ -18,7 +18,7 @@ from django.utils import timezone
 from mcpregistry import tasks
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import ConnectionFailed
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import AuditEntry, Invocation, Server
 from mcpregistry.services.records import ending
 from mcpregistry.services.tasks import long_calls
@@ -40,7 +40,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def looked(*seconds: float) -> list[bool]:
     """The clock looks so many seconds after a moment."""
-    return [reaping.settled(START + timedelta(seconds=each)) for each in seconds]
+    return [reaping.note_clock_look(START + timedelta(seconds=each)) for each in seconds]
 
 
 def test_after_an_outage_the_clock_waits_for_living_processes(db: None) -> None:
@@ -60,13 +60,13 @@ async def test_a_call_whose_end_is_late_is_not_taken_for_dead_when_the_database_
     outage.on = True
     outage.after = 1
     outcome = await here.call("echo__echo", {"n": 1})
-    assert (outcome.state, outcome.late) == (State.SUCCEEDED, True)
+    assert (outcome.state, outcome.late) == (InvocationState.SUCCEEDED, True)
     over = timezone.now() - timedelta(minutes=1)  # that long ago the lease ran out
     await db_call(Invocation.objects.update, lease_until=over)
     await db_call(tasks.reap)  # the clock comes by before the process has written
-    assert await db_call(lambda: Invocation.objects.get().state) == State.DISPATCHED
+    assert await db_call(lambda: Invocation.objects.get().state) == InvocationState.DISPATCHED
     outage.on = False
-    await until(lambda: Invocation.objects.get().state == State.SUCCEEDED)
+    await until(lambda: Invocation.objects.get().state == InvocationState.SUCCEEDED)
     await db_call(agrees, outcome, len(here.sent()))
 
 
@@ -83,14 +83,16 @@ async def test_nobody_waits_for_ever_for_a_process_that_is_dead(
     now = timezone.now()
     ended = [
         await db_call(
-            lambda at=now + timedelta(seconds=s): reaping.settled(at) and reaping.reap_calls(at)
+            lambda at=now + timedelta(seconds=s): (
+                reaping.note_clock_look(at) and reaping.reap_calls(at)
+            )
         )
         for s in (0, 10, 20, 30)
     ]
     assert ended == [False, False, False, 1]
-    assert await db_call(lambda: Invocation.objects.get().state) == State.UNKNOWN
+    assert await db_call(lambda: Invocation.objects.get().state) == InvocationState.UNKNOWN
     outage.on = False  # it was not dead, and knows better than the clock
-    await until(lambda: Invocation.objects.get().state != State.UNKNOWN)
+    await until(lambda: Invocation.objects.get().state != InvocationState.UNKNOWN)
     await db_call(agrees, outcome, len(here.sent()))
     assert await db_call(told, outcome.invocation_id) == [
         "call.dispatched",
@@ -104,7 +106,7 @@ async def test_nobody_waits_for_ever_for_a_process_that_is_dead(
 
 def given_up() -> int:
     """The clock comes by once every lease has run out; how many calls it ended."""
-    open_calls = Invocation.objects.filter(state=State.DISPATCHED)
+    open_calls = Invocation.objects.filter(state=InvocationState.DISPATCHED)
     open_calls.update(lease_until=timezone.now() - timedelta(hours=1))
     return reaping.reap_calls(timezone.now())
 
@@ -139,7 +141,7 @@ async def test_an_answer_that_comes_after_the_clock_gave_the_call_up_is_its_end(
     here: Site = await site()
     seen = stalls(here, monkeypatch)
     outcome = await here.call("echo__echo", {"n": 1})
-    assert (seen, outcome.state, outcome.late) == ([1], State.SUCCEEDED, False)
+    assert (seen, outcome.state, outcome.late) == ([1], InvocationState.SUCCEEDED, False)
     await db_call(agrees, outcome, len(here.sent()))
     row = await db_call(Invocation.objects.get)
     assert (row.error_code, row.result_bytes > 0, row.lease_until) == ("", True, None)
@@ -170,7 +172,7 @@ async def test_among_calls_that_end_together_only_those_that_were_given_up_are_c
     await until(lambda: len(ready) == 40)
     gate.set()
     outcomes = await asyncio.gather(*calls, *later)
-    assert {outcome.state for outcome in outcomes} == {State.SUCCEEDED}
+    assert {outcome.state for outcome in outcomes} == {InvocationState.SUCCEEDED}
     corrected = [
         outcome.invocation_id
         for outcome in outcomes
@@ -193,7 +195,7 @@ async def test_a_caller_that_leaves_after_the_clock_gave_its_call_up_is_in_the_r
     await asyncio.gather(call, return_exceptions=True)
     await until(lambda: Invocation.objects.get().error_code == "CANCELLED")
     row = await db_call(Invocation.objects.get)
-    assert (row.state, len(await db_call(corrections, row.pk))) == (State.UNKNOWN, 1)
+    assert (row.state, len(await db_call(corrections, row.pk))) == (InvocationState.UNKNOWN, 1)
 
 
 async def test_a_call_that_was_not_sent_is_not_called_unknown_for_ever(
@@ -207,7 +209,7 @@ async def test_a_call_that_was_not_sent_is_not_called_unknown_for_ever(
     monkeypatch.setattr(here.engine.pool, "call", refuses)
     stalls(here, monkeypatch)
     outcome = await here.call("echo__echo", {"n": 1})
-    assert outcome.state == State.NOT_SENT
+    assert outcome.state == InvocationState.NOT_SENT
     await db_call(agrees, outcome, 0)
 
 
@@ -219,7 +221,7 @@ async def test_a_held_call_that_was_given_up_ends_as_its_server_answered(
     caller = calling(here)
     await vote(bob)
     outcome = await caller
-    assert outcome.state == State.SUCCEEDED
+    assert outcome.state == InvocationState.SUCCEEDED
     await db_call(agrees, outcome, len(here.sent()))
     request, kinds = await only()
     assert json.loads(request.result) == outcome.result, "whoever comes back gets the whole result"
@@ -236,10 +238,10 @@ async def test_an_end_that_cannot_be_corrected_at_once_is_kept_like_any_late_end
     outage.on = True
     outage.after = 2
     outcome = await here.call("echo__echo", {"n": 1})
-    assert (outcome.state, outcome.late) == (State.SUCCEEDED, True)
-    assert await db_call(lambda: Invocation.objects.get().state) == State.UNKNOWN
+    assert (outcome.state, outcome.late) == (InvocationState.SUCCEEDED, True)
+    assert await db_call(lambda: Invocation.objects.get().state) == InvocationState.UNKNOWN
     outage.on = False
-    await until(lambda: Invocation.objects.get().state == State.SUCCEEDED)
+    await until(lambda: Invocation.objects.get().state == InvocationState.SUCCEEDED)
     await db_call(agrees, outcome, len(here.sent()))
     assert len(await db_call(corrections, outcome.invocation_id)) == 1
 
@@ -247,14 +249,14 @@ async def test_an_end_that_cannot_be_corrected_at_once_is_kept_like_any_late_end
 def by_hand() -> bool:
     """Somebody has ended the call for good."""
     call = Invocation.objects.get()
-    ended = ending.ended(
-        State.UNKNOWN,
+    ended = ending.build_end_columns(
+        InvocationState.UNKNOWN,
         received_at=call.received_at,
         now=timezone.now(),
         reason="Somebody has looked.",
         code="LOOKED",
     )
-    return ending.write(call, ended, actor=reaping.ACTOR)
+    return ending.write_end(call, ended, actor=reaping.ACTOR)
 
 
 async def test_what_is_known_gives_way_to_nobody_and_is_what_the_caller_is_told(
@@ -263,7 +265,7 @@ async def test_what_is_known_gives_way_to_nobody_and_is_what_the_caller_is_told(
     here: Site = await site()
     seen = stalls(here, monkeypatch, by_hand)
     outcome = await here.call("echo__echo", {"n": 1})
-    assert (seen, outcome.state, outcome.error_code) == ([True], State.UNKNOWN, "LOOKED")
+    assert (seen, outcome.state, outcome.error_code) == ([True], InvocationState.UNKNOWN, "LOOKED")
     assert outcome.message == "Somebody has looked."
     assert await db_call(lambda: Invocation.objects.get().error_code) == "LOOKED"
 
@@ -273,33 +275,40 @@ async def test_where_that_cannot_be_read_the_answer_says_that_its_record_may_dif
 ) -> None:
     here: Site = await site()
     stalls(here, monkeypatch, by_hand)
-    with failing("recorded.outcome_by_id"):
+    with failing("recorded_outcomes.load_outcome"):
         outcome = await here.call("echo__echo", {"n": 1})
-    assert (outcome.state, outcome.late) == (State.SUCCEEDED, True)
+    assert (outcome.state, outcome.late) == (InvocationState.SUCCEEDED, True)
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("state", [State.SUCCEEDED, State.TOOL_ERROR, State.UNKNOWN])
+@pytest.mark.parametrize(
+    "state", [InvocationState.SUCCEEDED, InvocationState.TOOL_ERROR, InvocationState.UNKNOWN]
+)
 def test_work_that_outlives_its_process_ends_its_call_though_the_clock_gave_it_up(
-    state: State,
+    state: InvocationState,
 ) -> None:
     call = dispatched()
     assert reaping.reap_calls(timezone.now()) == 1
-    assert long_calls.keep(call_id=call.pk, fence=0), "who waits for the work waits on"
-    known = {"result": {"content": []}} if state is not State.UNKNOWN else {}
-    assert long_calls.end(
+    assert long_calls.renew_call_lease(call_id=call.pk, fence=0), "who waits for the work waits on"
+    known = {"result": {"content": []}} if state is not InvocationState.UNKNOWN else {}
+    assert long_calls.end_long_call(
         call_id=call.pk, fence=0, state=state, code="C", reason="It is so.", outcome=known
     )
     call.refresh_from_db()
     assert (call.state, call.error_code, call.reason[:9]) == (state, "C", "It is so.")
-    assert not long_calls.keep(call_id=call.pk, fence=0)
-    assert not long_calls.end(
-        call_id=call.pk, fence=0, state=State.SUCCEEDED, outcome={"result": {"content": [1]}}
+    assert not long_calls.renew_call_lease(call_id=call.pk, fence=0)
+    assert not long_calls.end_long_call(
+        call_id=call.pk,
+        fence=0,
+        state=InvocationState.SUCCEEDED,
+        outcome={"result": {"content": [1]}},
     )
     (entry,) = corrections(call.pk)
     assert (entry["was"], entry["state"]) == ("unknown", state)
     assert [
-        each.rule for each in invariants.check(timezone.now(), strict=True) if each.violations
+        each.rule
+        for each in invariants.check_invariants(timezone.now(), strict=True)
+        if each.violations
     ] == []
 
 
@@ -307,9 +316,12 @@ def test_work_that_outlives_its_process_ends_its_call_though_the_clock_gave_it_u
 def test_only_the_process_that_had_the_call_corrects_it() -> None:
     call = dispatched(fence=3)
     reaping.reap_calls(timezone.now())
-    assert not long_calls.keep(call_id=call.pk, fence=2)
-    assert not long_calls.end(
-        call_id=call.pk, fence=2, state=State.SUCCEEDED, outcome={"result": {"content": []}}
+    assert not long_calls.renew_call_lease(call_id=call.pk, fence=2)
+    assert not long_calls.end_long_call(
+        call_id=call.pk,
+        fence=2,
+        state=InvocationState.SUCCEEDED,
+        outcome={"result": {"content": []}},
     )
     call.refresh_from_db()
-    assert (call.state, corrections(call.pk)) == (State.UNKNOWN, [])
+    assert (call.state, corrections(call.pk)) == (InvocationState.UNKNOWN, [])

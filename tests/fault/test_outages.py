@@ -19,11 +19,11 @@ from django.db import connection, connections
 
 from controlplane import health
 from mcpregistry import db
-from mcpregistry.calls.call import CallOutcome, Host
+from mcpregistry.calls.call import CallHost, CallOutcome
 from mcpregistry.calls.recording import ledger
 from mcpregistry.db import db_call
-from mcpregistry.domain.errors import Busy
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.errors import QueueFullError
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Configuration, Invocation, Server
 from tests.calls.conftest import Site, journal, site
 from tests.calls.test_pipeline import echo
@@ -51,8 +51,8 @@ def away() -> Iterator[None]:
 async def told(here: Site, n: int) -> str:
     """How a call ends: its state and code."""
     try:
-        outcome: CallOutcome = await here.call("echo__echo", {"n": n}, host=Host(hold=0))
-    except Busy as error:
+        outcome: CallOutcome = await here.call("echo__echo", {"n": n}, host=CallHost(hold=0))
+    except QueueFullError as error:
         # it has been away for so long that nobody knows whether the configuration still holds
         return f"not_sent {error.code}"
     return f"{outcome.state} {outcome.error_code}".strip()
@@ -187,7 +187,7 @@ async def test_a_read_only_database_takes_no_call_and_says_so(
 
     monkeypatch.setitem(ledger.BACKENDS, "sqlite", commit)
     outcome = await here.call("echo__echo", {"n": 2})
-    assert (outcome.state, outcome.error_code) == (State.NOT_SENT, "NOT_RECORDED")
+    assert (outcome.state, outcome.error_code) == (InvocationState.NOT_SENT, "NOT_RECORDED")
     await db_call(agrees, outcome, len(here.sent()) - 1)
     on = False
     assert await told(here, 3) == "succeeded"

@@ -14,7 +14,7 @@ import pytest
 from django.db import connection, connections
 from django.db.utils import load_backend
 
-from mcpregistry.db import streamed
+from mcpregistry.db import stream_rows
 from mcpregistry.models import Agent, AuditEntry
 from tests import pgbouncer
 from tests.fault.load import Load, disagreements, served
@@ -53,7 +53,7 @@ def read_through(url: str) -> int:
     through = load_backend(settings["ENGINE"]).DatabaseWrapper(settings, "default")
     connections["default"] = through
     try:
-        return sum(1 for _ in streamed(AuditEntry.objects.order_by("id"), 1))
+        return sum(1 for _ in stream_rows(AuditEntry.objects.order_by("id"), 1))
     finally:
         through.close()
 

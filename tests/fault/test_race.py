@@ -10,10 +10,10 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, AuditEntry
 from mcpregistry.services.approvals import votes
-from mcpregistry.services.configuration.dispatch import wake
+from mcpregistry.services.configuration.dispatch import wake_worker
 from tests.conftest import child_env
 from tests.tasks import worker
 from tests.tasks.test_approved import ask, bob, broken, ended, journal, sent
@@ -27,7 +27,7 @@ MANY = 150  # each is a race of its own: calls share no row that is claimed
 
 def approve_all(user: User) -> None:
     """In one commit, and without waking workers, which the test does itself."""
-    with patch("mcpregistry.services.approvals.votes.wake"), transaction.atomic():
+    with patch("mcpregistry.services.approvals.votes.wake_worker"), transaction.atomic():
         for key in list(ApprovalRequest.objects.values_list("pk", flat=True)):
             votes.vote(request_id=key, user=user, approve=True, via="web")
 
@@ -44,10 +44,10 @@ def test_many_approvals_two_workers_every_message_twice(journal: Path, bob: User
         for name in ("one", "two"):
             stack.enter_context(worker.running(child_env(), name))
         for ticket in tickets * 2:
-            wake("run_approved", ticket.call_id)
+            wake_worker("run_approved", ticket.call_id)
         eventually(lambda: ended(MANY))
     assert sorted(sent(journal)) == list(range(MANY))
-    assert {call.state for call in ended(MANY)} == {State.SUCCEEDED}
+    assert {call.state for call in ended(MANY)} == {InvocationState.SUCCEEDED}
     dispatched = AuditEntry.objects.filter(kind="call.dispatched").order_by()
     assert (dispatched.count(), dispatched.values("writer").distinct().count()) == (MANY, 2)
     assert broken() == []

@@ -19,10 +19,10 @@ from django.contrib.auth.models import User
 from django.db import Error, connection, connections
 from django.db.models import F
 
-from mcpregistry.calls.call import CallOutcome, Host
+from mcpregistry.calls.call import CallHost, CallOutcome
 from mcpregistry.db import db_call
-from mcpregistry.domain.errors import Busy
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.errors import QueueFullError
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, Configuration, Invocation, Server
 from mcpregistry.services.approvals import votes
 from tests.calls.conftest import Site, journal, site
@@ -68,11 +68,11 @@ class Cell:
 
         async def succeeds() -> bool:
             try:
-                return (await self.call(host=Host(hold=0))).state in (
-                    State.SUCCEEDED,
-                    State.PENDING,
+                return (await self.call(host=CallHost(hold=0))).state in (
+                    InvocationState.SUCCEEDED,
+                    InvocationState.PENDING,
                 )
-            except Busy:
+            except QueueFullError:
                 return False
 
         await soon(succeeds)
@@ -111,21 +111,21 @@ async def answers_come_meanwhile(cell: Cell, monkeypatch: pytest.MonkeyPatch) ->
     await cell.refuse()
     gate.set()
     outcomes = await asyncio.gather(*out)
-    assert {each.state for each in outcomes} == {State.SUCCEEDED}
+    assert {each.state for each in outcomes} == {InvocationState.SUCCEEDED}
     assert await refusal(cell) in ("not_sent NOT_RECORDED", "BUSY")
     assert len(cell.here.sent()) == before + 4
     assert cell.here.engine.recorder.running
     await cell.accept()
     ids = [each.invocation_id for each in outcomes]
-    rows = Invocation.objects.filter(pk__in=ids, state=State.SUCCEEDED)
+    rows = Invocation.objects.filter(pk__in=ids, state=InvocationState.SUCCEEDED)
     await until(lambda: rows.count() == 4)
 
 
 async def refusal(cell: Cell) -> str:
     """How a call ends: its state and code."""
     try:
-        outcome = await cell.call(host=Host(hold=0))
-    except Busy as error:
+        outcome = await cell.call(host=CallHost(hold=0))
+    except QueueFullError as error:
         return error.code
     return f"{outcome.state} {outcome.error_code}".strip()
 
@@ -146,7 +146,7 @@ async def a_call_waits_for_people(cell: Cell, monkeypatch: pytest.MonkeyPatch) -
         await soon(lambda: approved_at_last(request, cell.bob))
     else:  # a full disk had room for that
         await cell.accept()
-    assert (await call).state in (State.SUCCEEDED, State.NOT_SENT)
+    assert (await call).state in (InvocationState.SUCCEEDED, InvocationState.NOT_SENT)
 
 
 def approve(request: ApprovalRequest, user: User) -> bool:

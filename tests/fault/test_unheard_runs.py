@@ -10,7 +10,7 @@ import pytest
 from django.db import OperationalError
 
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Invocation
 from subagents.models import Run
 from subagents.runs import tool_source
@@ -58,8 +58,12 @@ async def test_a_run_that_was_begun_all_the_same_answers_its_caller(
     here = await working(complete=Model(story))
     unheard_beginning(monkeypatch, written=True)
     told = await ASKED[story](bench, here)
-    await until(lambda: Invocation.objects.get(pk=told.invocation_id).state == State.SUCCEEDED)
-    assert told.state == (State.SUCCEEDED if story == "asked" else State.DISPATCHED)
+    await until(
+        lambda: Invocation.objects.get(pk=told.invocation_id).state == InvocationState.SUCCEEDED
+    )
+    assert told.state == (
+        InvocationState.SUCCEEDED if story == "asked" else InvocationState.DISPATCHED
+    )
     assert await db_call(Run.objects.filter(call_id=told.invocation_id).count) == 1
 
 
@@ -71,12 +75,12 @@ async def test_a_run_of_which_nobody_knows_is_unknown_and_one_that_was_not_begun
     here = await working(complete=Model("asked"))
     unheard_beginning(monkeypatch, written=written)
     if not written:
-        assert (await asked(bench, here)).state == State.NOT_SENT
+        assert (await asked(bench, here)).state == InvocationState.NOT_SENT
         assert await db_call(Run.objects.count) == 0
         return
-    with failing("tool_source._begun"):
+    with failing("tool_source._find_begun_run"):
         told = await asked(bench, here)
-    assert told.state == State.UNKNOWN
+    assert told.state == InvocationState.UNKNOWN
     assert "not known whether" in told.message
     await until(lambda: not Run.objects.filter(finished_at=None).exists())
     assert await db_call(contradictions, told.state, told.invocation_id, 1) == []

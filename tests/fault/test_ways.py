@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from tests.fakes.stage import Stage
 from tests.fault.ways import WAYS, Way
 from tests.gateway.conftest import stage
@@ -41,7 +41,7 @@ async def test_approved_it_runs_once_and_the_caller_has_the_result(
     assert end.structured["arguments"] == case.arguments
     assert len(case.sent()) == 1
     (call,) = await case.calls()
-    assert call.state == State.SUCCEEDED
+    assert call.state == InvocationState.SUCCEEDED
 
 
 @pytest.mark.exhaustive(one_in=4)
@@ -57,7 +57,7 @@ async def test_refused_it_never_runs_and_the_caller_has_the_reason(
     assert "REJECTED by Ann Lee: the ledger is closed" in end.text
     assert case.sent() == []
     (call,) = await case.calls()
-    assert call.state == State.REJECTED
+    assert call.state == InvocationState.REJECTED
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way.kind == "question"], ids=str)
@@ -79,7 +79,7 @@ async def test_a_caller_that_cancels_ends_the_request(
     async with way.open(stage, site, brisk, token) as waiter:
         await waiter.begin("echo__mine" if way.may_confirm else "echo__ask", case.arguments)
         await waiter.cancel()
-        await case.until(State.CANCELLED)
+        await case.until(InvocationState.CANCELLED)
     assert case.sent() == []
 
 
@@ -93,5 +93,5 @@ async def test_a_caller_that_vanishes_ends_the_request(
     async with way.open(stage, site, brisk, token) as waiter:
         await waiter.begin("echo__mine" if way.may_confirm else "echo__ask", case.arguments)
         await waiter.kill()
-        await case.until(State.CANCELLED)
+        await case.until(InvocationState.CANCELLED)
     assert case.sent() == []

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 
-from mcpregistry.gateway.http.door import McpApp
+from mcpregistry.gateway.http.mcp_app import McpApp
 from tests.fakes.stage import MODERN, envelope
 
 META = envelope()

@@ -20,7 +20,7 @@ from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 
 from mcpregistry.domain.calls.forwarding import APPS
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Invocation
 from tests.fakes.hosts import FORM, Host, http_host, stdio_host
 from tests.fakes.stage import MODERN, Stage, Web, fresh, outside, web
@@ -151,7 +151,7 @@ async def test_a_page_that_is_needed_first_reaches_the_host_as_data(
         "elicitations": [page("e1", message=f"The server {slug} asks: Sign in")]
     }
     record = await outside(last_call, slug)
-    assert (record.state, record.error_code) == (State.TOOL_ERROR, "INPUT_NEEDED")
+    assert (record.state, record.error_code) == (InvocationState.TOOL_ERROR, "INPUT_NEEDED")
     assert "https://example.com/in" in record.reason
 
 

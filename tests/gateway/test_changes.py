@@ -19,7 +19,7 @@ from mcpregistry.models import Agent, Endpoint, Grant, Server
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import lifecycle
-from subagents.domain.maintenance import Kind, MessageKind, State
+from subagents.domain.maintenance import Kind, RequestMessageKind, State
 from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest
 from tests.fakes.stage import ACTOR, MODERN, Stage, Web, fresh, listed, outside
@@ -64,7 +64,7 @@ class Scene:
         return {f"{self.slug}-2{self.between}two"}
 
     def grant(self) -> None:
-        grants.grant(agent=self.agent, server=self.other, actor=ACTOR)
+        grants.grant_access(agent=self.agent, server=self.other, actor=ACTOR)
 
     def withdraw(self) -> None:
         grants.withdraw_grant(
@@ -80,7 +80,7 @@ class Scene:
     def nothing_for_us(self) -> None:
         """Changes of the configuration that leave this caller's list as it was."""
         stranger = Agent.objects.get(slug=f"{self.slug}-x")
-        grants.grant(agent=stranger, server=self.server, actor=ACTOR)
+        grants.grant_access(agent=stranger, server=self.server, actor=ACTOR)
         self.stage.fake("echo", listed("three"), slug=f"{self.slug}-3")
         observe.observe(server=self.other, listed=listed("two", "waiting"))
         server = Server.objects.get(pk=self.server.pk)
@@ -208,7 +208,7 @@ async def test_a_host_that_waits_for_the_sub_agent_hears_what_it_tells_as_progre
     stage, site, door, mode, launched, monkeypatch
 ):
     # the test is the worker
-    monkeypatch.setattr("subagents.maintenance.queue.send", lambda task: True)
+    monkeypatch.setattr("subagents.maintenance.queue.send_task", lambda task: True)
     scene = await outside(Scene, stage)
 
     def asked() -> MaintenanceRequest:
@@ -231,7 +231,7 @@ async def test_a_host_that_waits_for_the_sub_agent_hears_what_it_tells_as_progre
         calling = asyncio.create_task(host.client.call_tool(STATUS, given, progress_callback=hear))
         for progress, message in ((5, "First."), (40, "Second.")):
             await outside(
-                lambda p, m: queue.tell(request, MessageKind.STATUS, progress=p, message=m),
+                lambda p, m: queue.tell(request, RequestMessageKind.STATUS, progress=p, message=m),
                 progress,
                 message,
             )
@@ -241,7 +241,9 @@ async def test_a_host_that_waits_for_the_sub_agent_hears_what_it_tells_as_progre
         said = (await asyncio.wait_for(calling, HANG_LIMIT)).structured_content
     assert (said["state"], said["progress"], said["result"]) == ("completed", 100, {"servers": []})
     left = await outside(
-        lambda: queue.waiting_messages(MaintenanceRequest.objects.filter(pk=request.pk)).count()
+        lambda: queue.query_waiting_messages(
+            MaintenanceRequest.objects.filter(pk=request.pk)
+        ).count()
     )
     assert left == 3, "what was heard is still there to be polled"
 

@@ -43,7 +43,7 @@ def rows(stage: Stage) -> tuple[str, dict[str, str]]:
         "ended": _begun(slug),
         "foreign": _begun(f"{slug}-other"),
     }
-    lifecycle.end(conversation=Conversation.objects.get(pk=made["ended"]), actor=ACTOR)
+    lifecycle.end_conversation(conversation=Conversation.objects.get(pk=made["ended"]), actor=ACTOR)
     return slug, made
 
 

@@ -10,7 +10,11 @@ from typing import Any, cast
 import pytest
 
 from mcpregistry.downstream.peers.server import Handlers, PeerServer
-from mcpregistry.gateway.http.elsewhere import Elsewhere, may_belong_elsewhere, serving
+from mcpregistry.gateway.http.request_relay import (
+    RelayedAnswer,
+    can_belong_elsewhere,
+    make_request_handler,
+)
 from tests.waiting import until
 
 BODY = b'{"jsonrpc":"2.0","id":1,"params":{"requestState":"s"}}'
@@ -55,7 +59,11 @@ async def other(tmp_path: Path) -> AsyncIterator[Other]:
     made = Other(tmp_path / "run" / "other.sock")
     server = PeerServer(
         Handlers(
-            "web", owns=bool, perform=cast(Any, None), hear=cast(Any, None), serve=serving(made.app)
+            "web",
+            owns=bool,
+            perform=cast(Any, None),
+            hear=cast(Any, None),
+            serve=make_request_handler(made.app),
         )
     )
     await server.start(Path(made.address))
@@ -78,7 +86,7 @@ class Request:
         return {"type": "http.disconnect"}
 
     async def handle(self, *addresses: str) -> None:
-        elsewhere = Elsewhere(self.send)
+        elsewhere = RelayedAnswer(self.send)
         elsewhere.addresses.extend(addresses)
         for event in OWN:
             await elsewhere.send(event)
@@ -95,9 +103,9 @@ async def test_it_is_answered_there_and_what_this_process_says_is_dropped(other:
     ((scope, body),) = other.asked
     assert body == BODY
     assert {key: scope[key] for key in SCOPE} == SCOPE
-    assert not may_belong_elsewhere(scope, BODY), "it is passed on only once"
-    assert may_belong_elsewhere(SCOPE, BODY)
-    assert not may_belong_elsewhere(SCOPE, b"{}")
+    assert not can_belong_elsewhere(scope, BODY), "it is passed on only once"
+    assert can_belong_elsewhere(SCOPE, BODY)
+    assert not can_belong_elsewhere(SCOPE, b"{}")
 
 
 async def test_a_host_that_leaves_is_left_there_too(other: Other) -> None:

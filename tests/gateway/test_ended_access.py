@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.rights import all_rights
+from mcpregistry.domain.caller_rights import grant_all_rights
 from mcpregistry.models import Agent, Endpoint, HostSession
 from mcpregistry.services import host_sessions
 from mcpregistry.services.access import agents, tokens
@@ -41,7 +41,9 @@ def disable(_: Stage, slug: str) -> None:
 
 
 def remove(_: Stage, slug: str) -> None:
-    agents.delete_endpoint(endpoint=Endpoint.objects.get(slug=slug), actor=ACTOR, rights=all_rights)
+    agents.delete_endpoint(
+        endpoint=Endpoint.objects.get(slug=slug), actor=ACTOR, rights=grant_all_rights
+    )
 
 
 def end(_: Stage, slug: str) -> None:

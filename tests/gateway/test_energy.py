@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from mcpregistry.domain.specs import ToolSpec
-from mcpregistry.gateway.tasks.handlers import Tasks
-from mcpregistry.ids import ordered_id
+from mcpregistry.domain.snapshot_specs import ToolSpec
+from mcpregistry.gateway.tasks.task_handlers import Tasks
+from mcpregistry.ids import make_ordered_id
 from mcpregistry.models import Agent, Endpoint, EnergyEntry, EnergyPool, HostTask, Invocation
 from mcpregistry.services.access import agents
 from mcpregistry.services.configuration.snapshot import load_snapshot
@@ -54,7 +54,7 @@ def test_the_result_of_a_task_says_it_too_and_who_asks_first_charges_the_call(st
     slug = furnished(stage)
     now = timezone.now()
     call = Invocation.objects.create(
-        id=ordered_id(),
+        id=make_ordered_id(),
         state="dispatched",
         agent_slug=slug,
         endpoint_slug=slug,
@@ -68,16 +68,18 @@ def test_the_result_of_a_task_says_it_too_and_who_asks_first_charges_the_call(st
     work = Work(ToolSpec(0, 0, "t", "", {}, idempotent=False, energy=5.0), 2)
     pool = EnergyPool.objects.get(slug=slug)
     assert reservations.reserve(pool_id=pool.pk, call_id=call.pk, agent=slug, work=work) is None
-    handle = host_tasks.create(call_id=call.pk, agent=slug, endpoint=slug, ttl_ms=None, poll_ms=100)
+    handle = host_tasks.create_task(
+        call_id=call.pk, agent=slug, endpoint=slug, ttl_ms=None, poll_ms=100
+    )
     tasks = Tasks(
         SimpleNamespace(live=SimpleNamespace(current=load_snapshot()), catalogue=None), None
     )  # type: ignore[arg-type]
-    assert "result" not in tasks.view(_task(handle))
+    assert "result" not in tasks.build_view(_task(handle))
     text = {"content": [{"type": "text", "text": "done"}], "_meta": {KEY: {"charged": -5}}}
     Invocation.objects.filter(pk=call.pk).update(
         state="succeeded", finished_at=now + timedelta(seconds=2), result=json.dumps(text)
     )
-    shown = tasks.view(_task(handle))["result"]
+    shown = tasks.build_view(_task(handle))["result"]
     assert told(shown) == {"charged": 5.0, "level": 95.0} == books(slug)[0], (
         "one for the call, two for each second"
     )
@@ -85,13 +87,13 @@ def test_the_result_of_a_task_says_it_too_and_who_asks_first_charges_the_call(st
     tasks = Tasks(
         SimpleNamespace(live=SimpleNamespace(current=load_snapshot()), catalogue=None), None
     )  # type: ignore[arg-type]
-    assert KEY not in tasks.view(_task(handle))["result"].get("_meta", {}), (
+    assert KEY not in tasks.build_view(_task(handle))["result"].get("_meta", {}), (
         "and no server can say it"
     )
 
 
 def _task(handle: HostTask) -> HostTask:
-    (found,) = host_tasks.named([handle.pk])
+    (found,) = host_tasks.load_tasks([handle.pk])
     return found
 
 

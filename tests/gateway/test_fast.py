@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from mcpregistry.calls.engine import Engine
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.policy.decision import Decision, Outcome
-from mcpregistry.gateway.http.body import Plain
-from mcpregistry.gateway.http.response import Response
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.policy.decision import Decision, RuleOutcome
+from mcpregistry.gateway.http.body import PlainRequest
+from mcpregistry.gateway.http.response import CallResponse
 from mcpregistry.models import Invocation
 from tests.fakes.stage import Stage, fresh, in_order, listed, outside
 from tests.gateway.doors import META, Corpus, Doors, anonymous, doors
@@ -177,7 +177,10 @@ async def test_every_kind_of_end_is_told_alike(stage, slug_of_all):
     assert answers["progress nobody asked for"][1] == "application/json"
     assert answers["unknown tool"][0] == 400
     assert answers["a mirrored argument without its header"][0] == 400
-    assert answers["the server crashes"][2]["result"]["structuredContent"]["state"] == State.UNKNOWN
+    assert (
+        answers["the server crashes"][2]["result"]["structuredContent"]["state"]
+        == InvocationState.UNKNOWN
+    )
 
 
 async def test_plain_calls_use_the_lane_and_what_a_person_must_decide_does_not(
@@ -200,12 +203,12 @@ async def test_plain_calls_use_the_lane_and_what_a_person_must_decide_does_not(
         await both.ask(True, "POST", echo.request(), list(echo.usual.items()))
         assert served == [f"{slug}-e__echo"]
         engine: Engine = both.app.engine
-        engine.pipeline.policy = lambda question: Decision(Outcome.DENY, "never")
+        engine.pipeline.policy = lambda question: Decision(RuleOutcome.DENY, "never")
         denied = await both_ways(both, "denied", echo)
         assert both.differences == {}
         assert denied[2]["result"]["isError"] is True
         assert len(served) == 2
-        engine.pipeline.policy = lambda question: Decision(Outcome.ASK, "a person decides")
+        engine.pipeline.policy = lambda question: Decision(RuleOutcome.ASK, "a person decides")
         settings.MCP_HOLD_SECONDS = 0.2
         await both.ask(True, "POST", echo.request(), list(echo.usual.items()))
         assert len(served) == 2
@@ -241,14 +244,14 @@ async def test_a_host_that_leaves_cancels_its_call(stage, slug):
                 "headers": [(name.encode(), value.encode()) for name, value in headers],
             }
             call = asyncio.create_task(both.app(scope, receive, send))
-            await until(lambda: both.app.engine.pool.states())
+            await until(lambda: both.app.engine.pool.list_states())
             await until(lambda sent=sent, meta=meta: sent or not meta)
             left.set()
             await asyncio.wait_for(call, HANG_LIMIT)
             assert all(event.get("more_body", True) for event in sent)
     states = [row["state"] for row in await recorded(slug)]
     assert len(states) == 2
-    assert set(states) <= {State.UNKNOWN, State.NOT_SENT}
+    assert set(states) <= {InvocationState.UNKNOWN, InvocationState.NOT_SENT}
 
 
 async def test_progress_after_the_request_was_answered_with_a_question_starts_nothing():
@@ -259,7 +262,9 @@ async def test_progress_after_the_request_was_answered_with_a_question_starts_no
         raise AssertionError(event)
 
     before = asyncio.all_tasks()
-    response = Response(Plain(1, "tools/call", {"_meta": {"progressToken": 1}}), receive, send)
+    response = CallResponse(
+        PlainRequest(1, "tools/call", {"_meta": {"progressToken": 1}}), receive, send
+    )
     response.begin()
     response.close()
     response.report(1, None, "its call goes on")

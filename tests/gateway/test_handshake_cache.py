@@ -22,8 +22,8 @@ from mcp import StdioServerParameters
 
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.gateway.stdio import preload
-from mcpregistry.gateway.stdio.handshake_cache import _pairs, _wanted
-from mcpregistry.gateway.stdio.kept_answers import lists_path, wanted_path
+from mcpregistry.gateway.stdio.handshake_cache import _rank_pairs, _read_wanted_times
+from mcpregistry.gateway.stdio.kept_answers import get_lists_path, get_wanted_path
 from tests import forkserver, migrated
 from tests.externals import ROOT
 from tests.fakes.stage import MODERN, RawHost, envelope, folder, raw_host
@@ -277,7 +277,7 @@ async def test_the_very_first_start_answers_with_the_list_that_a_web_process_kep
     late = own.late(LINES[era], *named)
     lists = own.var / "openings" / "lists"
     own.web("lists/*.json")
-    assert lists_path(own.var, "default", "local").exists()  # the likeliest comes first
+    assert get_lists_path(own.var, "default", "local").exists()  # the likeliest comes first
 
     async def listed(parameters: StdioServerParameters) -> tuple[dict[str, Any], list[str]]:
         shutil.rmtree(own.var / "openings", ignore_errors=True)
@@ -290,7 +290,7 @@ async def test_the_very_first_start_answers_with_the_list_that_a_web_process_kep
     shutil.copytree(lists, kept)
     tools, told = await listed(late)
     assert ([tool["name"] for tool in tools["tools"]], told) == (["echo__echo", "echo__pid"], [])
-    mark(kept / lists_path(own.var, "default", "local").name)
+    mark(kept / get_lists_path(own.var, "default", "local").name)
     assert (await listed(own.runmcp(*named)))[0]["mark"] == 1
     own.change("naming_style = 'single'")
     tools, _ = await listed(late)
@@ -304,14 +304,14 @@ async def test_an_opening_that_is_kept_while_the_server_loads_is_answered_from_i
     count any more."""
     named = ("--endpoint", "default", "--agent", "local")
     own.web("lists/*.json", "naming_style = 'single'", "echo_echo")
-    path = lists_path(own.var, "default", "local")
+    path = get_lists_path(own.var, "default", "local")
     mark(path)
     path.rename(later := path.with_suffix(".later"))
     opening, listing = OPENINGS[era]
     # the opening alone does not bring the server
     async with start(own.late(LINES[era], *named)) as host:
         host.send({"id": "q0"} | opening)
-        await until(wanted_path(own.var, "default", "local").exists)
+        await until(get_wanted_path(own.var, "default", "local").exists)
         later.rename(path)
         first = (await host.answer("q0"))["result"]
         assert (first["mark"], first["instructions"]) == (1, "Ask first.")
@@ -330,13 +330,13 @@ def test_a_web_process_prepares_those_first_that_were_started_last(tmp_path: Pat
         "Snapshot",
         SimpleNamespace(endpoints={"default", *names}, agents={"local", *names}, workspaces=()),
     )
-    assert _pairs(snapshot, {}, tmp_path)[0] == ("default", "local")
+    assert _rank_pairs(snapshot, {}, tmp_path)[0] == ("default", "local")
     for at, pair in enumerate([("n39", "n38"), ("n20", "n21")]):
-        path = wanted_path(tmp_path, *pair)
+        path = get_wanted_path(tmp_path, *pair)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         os.utime(path, (at + 1, at + 1))
-    pairs = _pairs(snapshot, _wanted(tmp_path), tmp_path)
+    pairs = _rank_pairs(snapshot, _read_wanted_times(tmp_path), tmp_path)
     assert pairs[:3] == [("n20", "n21"), ("n39", "n38"), ("default", "local")]
     assert len(pairs) == len(set(pairs)) == 41 * 41
 
@@ -344,7 +344,7 @@ def test_a_web_process_prepares_those_first_that_were_started_last(tmp_path: Pat
 @pytest.mark.exhaustive
 async def test_after_a_change_a_web_process_keeps_the_list_anew(own):
     own.web("lists/*.json", "naming_style = 'single'", "echo_echo")
-    mark(lists_path(own.var, "default", "local"))
+    mark(get_lists_path(own.var, "default", "local"))
     async with start(own.late(1, "--agent=local", "--endpoint=default")) as host:
         host.send({"id": "q0"} | OPENINGS["modern"][1])
         tools = (await host.answer("q0"))["result"]
@@ -366,7 +366,7 @@ async def test_after_a_change_a_web_process_keeps_the_list_anew(own):
     ],
 )
 def test_whom_the_command_line_names(arguments: list[str], agent: str) -> None:
-    assert preload._option(arguments, "--agent") == agent
+    assert preload._find_option(arguments, "--agent") == agent
 
 
 async def test_damaged_kept_bytes_are_no_obstacle(own):
@@ -421,12 +421,12 @@ async def test_nothing_stale_is_said_after_a_change(own):
 _START = """
 import json, sys, threading
 from pathlib import Path
-from mcpregistry.gateway.stdio.kept_answers import Kept
-from mcpregistry.gateway.stdio.preload import open_door
-door = open_door(Path(sys.argv[1]), json.loads(sys.argv[2]))
-door.refers_to(json.loads(sys.argv[4]))
+from mcpregistry.gateway.stdio.kept_answers import StoredAnswer
+from mcpregistry.gateway.stdio.preload import claim_pipe
+door = claim_pipe(Path(sys.argv[1]), json.loads(sys.argv[2]))
+door.set_variables(json.loads(sys.argv[4]))
 [thread.join() for thread in threading.enumerate() if thread.name == "stdin"]
-door.settle("1", Kept(sys.argv[3]))
+door.settle_answer("1", StoredAnswer(sys.argv[3]))
 """
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from mcpregistry.domain.errors import Busy, ResourceLimit
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.gateway.http import sessions, standing
+from mcpregistry.domain.errors import QueueFullError, ResourceLimit
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.gateway.http import session_cache, session_stream
 from mcpregistry.models import Grant, HostMessage, HostSession, HostStream, Server
 from mcpregistry.services import host_sessions, host_streams
 from mcpregistry.services.access import tokens
@@ -83,7 +83,7 @@ async def test_what_a_host_wants_to_hear_holds_in_every_process(stage):
                 await at.ask(False, "POST", touch.request(), list(touch.usual.items()))
             await stream.leave()
         assert (await told(third, session, "resources/unsubscribe", uri=GUIDE))[0] == 200
-        assert await outside(host_sessions.subscriptions, session) == set()
+        assert await outside(host_sessions.list_subscriptions, session) == set()
         refused = (await told(first, session, "resources/subscribe", uri="nothing://here"))[1]
         assert "not found" in refused[-1]["error"]["message"]
 
@@ -91,8 +91,8 @@ async def test_what_a_host_wants_to_hear_holds_in_every_process(stage):
 async def test_what_could_not_be_read_or_followed_at_once_is_so_later(stage, monkeypatch):
     """A level that the database did not say; a subscription to what may only be read again after a
     while."""
-    monkeypatch.setattr(standing, "LOOK_AGAIN", 0.1)
-    monkeypatch.setattr(sessions, "_AFTER_FAULT", 0.1)
+    monkeypatch.setattr(session_stream, "LOOK_AGAIN", 0.1)
+    monkeypatch.setattr(session_cache, "_AFTER_FAULT", 0.1)
     scene = await outside(Scene, stage)
     async with AsyncExitStack() as stack:
         first, other = [
@@ -101,7 +101,7 @@ async def test_what_could_not_be_read_or_followed_at_once_is_so_later(stage, mon
         session = await first.opened()
         stream = Stream(other, "GET", calling(session, f"{scene.slug}__log", {}))
         await until(lambda: stream.status == 200)
-        read = host_sessions.log_level
+        read = host_sessions.get_log_level
         faults = [OperationalError("busy")] * 2
 
         def broken(session_id: str) -> str:
@@ -109,12 +109,12 @@ async def test_what_could_not_be_read_or_followed_at_once_is_so_later(stage, mon
                 raise faults.pop()
             return read(session_id)
 
-        monkeypatch.setattr(host_sessions, "log_level", broken)
+        monkeypatch.setattr(host_sessions, "get_log_level", broken)
         assert (await told(first, session, "logging/setLevel", level="alert"))[0] == 200
         assert (await told(first, session, "resources/subscribe", uri=GUIDE))[0] == 200
         await until(lambda: updates(stream) == [GUIDE])
         await until(
-            lambda: (known := other.app.sessions.here(session)) and known.log_level == "alert"
+            lambda: (known := other.app.sessions.get_known(session)) and known.log_level == "alert"
         )
         assert not faults
 
@@ -138,7 +138,7 @@ async def test_what_could_not_be_read_or_followed_at_once_is_so_later(stage, mon
         await stream.leave()
 
         await outside(Grant.objects.filter(agent=scene.agent).delete)
-        await until(lambda: not other.app.engine.catalogue(scene.slug, scene.slug).entries)
+        await until(lambda: not other.app.engine.get_catalogue(scene.slug, scene.slug).entries)
         stream = Stream(other, "GET", calling(session, f"{scene.slug}__log", {}))
         await until(lambda: stream.status == 200)
         await outside(lambda: scene.grant(kind=""))
@@ -194,7 +194,7 @@ async def test_a_websocket_whose_row_cannot_be_made_is_refused_with_the_reason(
     async def send(event: dict[str, Any]) -> None:
         heard.append(event)
 
-    monkeypatch.setattr(host_sessions, "begin", away)
+    monkeypatch.setattr(host_sessions, "begin_session", away)
     heard: list[dict[str, Any]] = []
     headers = [
         (b"host", b"testserver"),
@@ -237,37 +237,40 @@ async def test_an_answer_that_was_waited_for_does_not_reach_who_has_lost_access(
         await until(lambda: again.status == 200)
         token = await outside(stage.token, slug)
         await outside(lambda: tokens.revoke_token(token=token, actor=ACTOR))
-        await until(lambda: both.app.engine.agent_of(token.hash) is None)
+        await until(lambda: both.app.engine.find_agent(token.hash) is None)
         (tmp_path / "done").touch()
         await asyncio.wait_for(asyncio.gather(stream.task, again.task), HANG_LIMIT)
         assert (stream.messages, again.messages) == ([], [])
         assert (await both.ask(lane, "POST", slow.request(), list(slow.usual.items())))[0] == 401
-    assert [row["state"] for row in await recorded(slug)] == [State.SUCCEEDED]
+    assert [row["state"] for row in await recorded(slug)] == [InvocationState.SUCCEEDED]
 
 
 async def test_kept_answers_and_messages_are_sealed_and_bounded(stage, slug, monkeypatch):
     def story() -> None:
-        host_sessions.begin(
+        host_sessions.begin_session(
             session_id=slug, agent=slug, endpoint=slug, version="2025-11-25", client="{}"
         )
-        stream = host_streams.begin(session_id=slug, request="{}", call_id="")
-        host_streams.answer(stream, '{"said": "a secret"}')
-        host_sessions.send(slug, '{"said": "a secret"}')
+        stream = host_streams.begin_stream(session_id=slug, request="{}", call_id="")
+        host_streams.store_answer(stream, '{"said": "a secret"}')
+        host_sessions.send_host_message(slug, '{"said": "a secret"}')
         rows = [
             *HostStream.objects.filter(pk=stream).values(),
             *HostMessage.objects.filter(session_id=slug).values(),
         ]
         assert "secret" not in str(rows)
-        assert host_streams.kept(HostStream.objects.get(pk=stream)) == '{"said": "a secret"}'
-        news = host_sessions.news(HostSession.objects.get(pk=slug).created_at)
+        assert (
+            host_streams.read_kept_answer(HostStream.objects.get(pk=stream))
+            == '{"said": "a secret"}'
+        )
+        news = host_sessions.read_news(HostSession.objects.get(pk=slug).created_at)
         assert [body for _, session, body in news.messages if session == slug] == [
             '{"said": "a secret"}'
         ]
         for most, value in (("MOST_WAITING", 1), ("MOST_SAID", 100)):
             with monkeypatch.context() as patched:
                 patched.setattr(host_sessions, most, value)
-                with pytest.raises(Busy, match="waiting to be delivered"):
-                    host_sessions.send(slug, "{}")
+                with pytest.raises(QueueFullError, match="waiting to be delivered"):
+                    host_sessions.send_host_message(slug, "{}")
                 count = HostMessage.objects.filter(session_id=slug).count
                 waiting = count()
                 # ours is not the host's, and is said once
@@ -279,16 +282,16 @@ async def test_kept_answers_and_messages_are_sealed_and_bounded(stage, slug, mon
                 host_sessions.subscribe(slug, GUIDE)  # which it has already
                 with pytest.raises(ResourceLimit, match="Unsubscribe"):
                     host_sessions.subscribe(slug, "docs://other")
-                assert host_sessions.subscriptions(slug) == {GUIDE}
+                assert host_sessions.list_subscriptions(slug) == {GUIDE}
         other = f"{slug}-2"
-        host_sessions.begin(
+        host_sessions.begin_session(
             session_id=other, agent=slug, endpoint=slug, version="2025-11-25", client="{}"
         )
         with monkeypatch.context() as patched:
             patched.setattr(host_sessions, "MOST_SAID_OF_AGENT", 100)
-            with pytest.raises(Busy, match="its agent"):
-                host_sessions.send(other, "{}")
-        host_sessions.send(other, "{}")
+            with pytest.raises(QueueFullError, match="its agent"):
+                host_sessions.send_host_message(other, "{}")
+        host_sessions.send_host_message(other, "{}")
         HostSession.objects.filter(pk__in=[slug, other]).delete()
 
     await outside(story)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from mcpregistry.gateway.caller_identity import Caller
 from mcpregistry.gateway.host_channels import OlderHostChannel
-from mcpregistry.gateway.http import lasting
-from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.http import duplex_connections
 from mcpregistry.models import Grant
 from tests.fakes.stage import Stage, outside
 from tests.gateway.doors import Corpus, Doors, doors
@@ -70,7 +70,7 @@ async def open_sse(at: Doors, slug: str) -> tuple[Unread, Callable[[bytes], Any]
 
 
 async def test_a_host_that_does_not_read_its_sse_stream_is_told_to_read(stage, slug, monkeypatch):
-    monkeypatch.setattr(lasting, "READ_SECONDS", 0.01)
+    monkeypatch.setattr(duplex_connections, "READ_SECONDS", 0.01)
     async with doors(slug, stage.tokens[slug]) as at:
         stream, post = await open_sse(at, slug)
         stream.reads.clear()
@@ -123,7 +123,7 @@ async def test_a_host_that_does_not_read_its_websocket_is_not_heard_any_more(sta
     }
     async with doors(slug, stage.tokens[slug]) as at:
         serving = asyncio.ensure_future(at.app(scope, receive, send))
-        await until(lambda: taken[0] >= lasting.MOST_UNREAD)
+        await until(lambda: taken[0] >= duplex_connections.MOST_UNREAD)
         await until(settled(lambda: taken[0]))
         assert taken[0] < 300
         reads.set()
@@ -144,7 +144,7 @@ def settled(look: Callable[[], int]) -> Callable[[], bool]:
 
 
 async def test_a_connection_with_too_many_unread_bytes_ends(stage, slug, monkeypatch):
-    monkeypatch.setattr(lasting, "FLOOD_BYTES", 2_000)
+    monkeypatch.setattr(duplex_connections, "FLOOD_BYTES", 2_000)
     async with doors(slug, stage.tokens[slug]) as at:
         stream, post = await open_sse(at, slug)
         stream.reads.clear()
@@ -158,7 +158,7 @@ async def test_a_connection_with_too_many_unread_bytes_ends(stage, slug, monkeyp
 async def test_one_connection_has_a_bounded_number_of_requests_without_an_answer(
     stage, slug, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(lasting, "MOST_UNANSWERED", 3)
+    monkeypatch.setattr(duplex_connections, "MOST_UNANSWERED", 3)
     async with doors(slug, stage.tokens[slug]) as at:
         stream, post = await open_sse(at, slug)
         for number in range(1, 6):
@@ -220,7 +220,7 @@ async def test_host_that_reads_late_hears_of_a_changed_list_once(stage, slug):
         for number in range(100):
             channel.complete(f"page-{number}")
         for changes in range(1, CHANGES + 1):
-            at.app.gateway.changes.outdated(Caller(slug, slug, "http"))
+            at.app.gateway.changes.mark_outdated(Caller(slug, slug, "http"))
             await until(lambda seen=changes: count_changes(heard) == seen)
         assert count_changes(older) == count_changes(modern) == 0
         older.reads.set()

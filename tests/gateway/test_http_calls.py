@@ -11,7 +11,7 @@ import pytest
 from mcp import MCPError
 from mcp import types as t
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.services.servers import lifecycle
 from tests.fakes.journals import cancelled
 from tests.fakes.servers.multi import RESULT
@@ -115,7 +115,7 @@ async def test_a_servers_refusal_and_a_crash_reach_the_model_as_text_and_as_stru
         assert said["error"].startswith(code)
         assert said["message"] in result.content[0].text
         assert said["call"] in result.content[0].text
-    assert crashed.structured_content["state"] == State.UNKNOWN
+    assert crashed.structured_content["state"] == InvocationState.UNKNOWN
 
 
 async def test_progress_passes_through_in_order(site, token, era):
@@ -153,7 +153,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_server_and_recorded_as_unkno
             await call
         await until(lambda: cancelled(journal, mark))
         (record,) = await eventually_called(stage, mark)
-        assert (record.state, record.error_code) == (State.UNKNOWN, "CANCELLED")
+        assert (record.state, record.error_code) == (InvocationState.UNKNOWN, "CANCELLED")
         assert (await client.call_tool("slow__count", {"steps": 1})).content[0].text == "1 steps"
 
 
@@ -173,7 +173,7 @@ async def test_arguments_are_checked_before_anything_is_sent(site, stage, era):
     async with site.client(token, era) as client:
         result = await client.call_tool(f"{slug}__echo", {"n": "seven"})
     assert result.is_error
-    assert result.structured_content["state"] == State.DENIED
+    assert result.structured_content["state"] == InvocationState.DENIED
     assert "n" in result.structured_content["message"]
 
 

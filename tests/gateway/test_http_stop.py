@@ -11,7 +11,7 @@ import httpx2
 import psutil
 import pytest
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from tests.fakes.stage import MODERN, Stage, Web, listed, outside, web
 from tests.gateway.doors import Corpus, doors
 from tests.processes import alive
@@ -75,7 +75,7 @@ async def test_a_call_in_flight_is_finished_before_the_process_ends(own, stage, 
         assert (await call).content[0].text == "10 steps"
     await asyncio.to_thread(own.processes[0].wait, HANG_LIMIT)
     records = await outside(stage.calls, tool_name="count")
-    assert [record.state for record in records] == [State.SUCCEEDED]
+    assert [record.state for record in records] == [InvocationState.SUCCEEDED]
 
 
 async def test_requests_that_come_during_the_stop_are_told_to_come_again_and_nothing_is_recorded(

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.gateway.jsonrpc import objection, salvage_id, unserved, with_valid_text
+from mcpregistry.gateway.jsonrpc import (
+    check_version_header,
+    find_message_error,
+    replace_invalid_text,
+    salvage_id,
+)
 
 BROKEN: dict[bytes, Any] = {
     b'{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"x":NaN}}': 6,
@@ -24,7 +29,7 @@ BROKEN: dict[bytes, Any] = {
 @pytest.mark.parametrize("data", BROKEN)
 def test_the_error_for_a_broken_request_names_its_id(data: bytes):
     assert salvage_id(data) == BROKEN[data]
-    refusal = objection(data)
+    refusal = find_message_error(data)
     assert refusal is not None
     assert refusal["id"] == BROKEN[data]
 
@@ -41,7 +46,7 @@ def test_the_error_for_a_broken_request_names_its_id(data: bytes):
     ],
 )
 def test_a_key_that_stands_twice_in_an_object_is_refused(data: bytes):
-    refusal = objection(data)
+    refusal = find_message_error(data)
     assert refusal is not None
     assert refusal["error"]["code"] == -32600
     assert refusal["id"] == (None if b"result" in data else 1)
@@ -50,7 +55,9 @@ def test_a_key_that_stands_twice_in_an_object_is_refused(data: bytes):
 
 def test_equal_keys_of_several_objects_are_no_problem():
     assert (
-        objection(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"q":{"q":[{"q":1},{"q":2}]}}}')
+        find_message_error(
+            b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"q":{"q":[{"q":1},{"q":2}]}}}'
+        )
         is None
     )
 
@@ -61,7 +68,7 @@ def test_equal_keys_of_several_objects_are_no_problem():
 )
 def test_progress_token_must_be_text_or_a_whole_number(token: Any, code: int | None):
     params = {"_meta": {"progressToken": token}}
-    refusal = objection(
+    refusal = find_message_error(
         json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params}).encode()
     )
     assert (refusal["error"]["code"] if refusal else None) == code
@@ -69,7 +76,7 @@ def test_progress_token_must_be_text_or_a_whole_number(token: Any, code: int | N
 
 def test_refused_version_is_answered_with_those_that_discover_names():
     request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    refusal = unserved("1999-01-01", json.dumps(request).encode())
+    refusal = check_version_header("1999-01-01", json.dumps(request).encode())
     assert refusal is not None
     assert refusal["error"]["code"] == -32022
     assert refusal["error"]["data"] == {"requested": "1999-01-01", "supported": ["2026-07-28"]}
@@ -77,13 +84,18 @@ def test_refused_version_is_answered_with_those_that_discover_names():
 
 def test_a_message_with_valid_text_is_not_touched():
     data = b'{"a": "\xc3\xa4", "b": 1.0}'
-    assert with_valid_text(data) is data
-    assert with_valid_text(b"{") == b"{"
-    assert with_valid_text(b"[" * 100_000) == b"[" * 100_000
+    assert replace_invalid_text(data) is data
+    assert replace_invalid_text(b"{") == b"{"
+    assert replace_invalid_text(b"[" * 100_000) == b"[" * 100_000
 
 
 def test_half_characters_and_a_byte_order_mark_are_put_right():
-    assert json.loads(with_valid_text(rb'{"a":"\ud83d"}')) == {"a": "\N{REPLACEMENT CHARACTER}"}
+    assert json.loads(replace_invalid_text(rb'{"a":"\ud83d"}')) == {
+        "a": "\N{REPLACEMENT CHARACTER}"
+    }
     assert (
-        objection(with_valid_text(b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"ping"}')) is None
+        find_message_error(
+            replace_invalid_text(b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"ping"}')
+        )
+        is None
     )

@@ -15,10 +15,10 @@ from typing import Any, cast
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from mcpregistry.domain.errors import Busy
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.gateway.http import access, lasting, websocket
-from mcpregistry.gateway.identity import Caller
+from mcpregistry.domain.errors import QueueFullError
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.gateway.caller_identity import Caller
+from mcpregistry.gateway.http import access, duplex_connections, websocket
 from mcpregistry.gateway.server import GatewayServer
 from mcpregistry.models import Agent, Grant, HostSession
 from mcpregistry.services import host_sessions
@@ -179,7 +179,7 @@ async def test_the_sdks_client_lists_calls_and_hears_progress(
     assert heard
     (record,) = await outside(stage.calls, arguments__contains=mark)
     assert (record.state, record.origin, record.endpoint_slug) == (
-        State.SUCCEEDED,
+        InvocationState.SUCCEEDED,
         "http",
         "default",
     )
@@ -270,24 +270,24 @@ async def test_each_door_says_what_it_is_for(site, token):
 
 @pytest.mark.attack
 async def test_one_agent_cannot_take_every_place(monkeypatch):
-    monkeypatch.setattr(lasting, "MOST", 3)
-    monkeypatch.setattr(lasting, "MOST_OF_AGENT", 2)
-    connections = lasting.Connections(cast("Any", None), GatewayServer("quiet"))
+    monkeypatch.setattr(duplex_connections, "MOST", 3)
+    monkeypatch.setattr(duplex_connections, "MOST_OF_AGENT", 2)
+    connections = duplex_connections.DuplexConnections(cast("Any", None), GatewayServer("quiet"))
     with contextlib.ExitStack() as taken:
         for _ in range(2):
-            taken.enter_context(connections.room("greedy"))
+            taken.enter_context(connections.reserve_place("greedy"))
         with (
-            pytest.raises(Busy, match="This agent has 2 open connections"),
-            connections.room("greedy"),
+            pytest.raises(QueueFullError, match="This agent has 2 open connections"),
+            connections.reserve_place("greedy"),
         ):
             pass
         with (
-            connections.room("other"),
-            pytest.raises(Busy, match="Too many hosts"),
-            connections.room("third"),
+            connections.reserve_place("other"),
+            pytest.raises(QueueFullError, match="Too many hosts"),
+            connections.reserve_place("third"),
         ):
             pass
-    with connections.room("greedy"):
+    with connections.reserve_place("greedy"):
         assert dict(connections._taken) == {"greedy": 1}
 
 
@@ -376,7 +376,7 @@ async def test_a_host_that_leaves_takes_its_calls_along(site, stage, token, door
 
     def ended() -> bool:
         (record,) = stage.calls(arguments__contains=mark)
-        return (record.state, record.error_code) == (State.UNKNOWN, "CANCELLED")
+        return (record.state, record.error_code) == (InvocationState.UNKNOWN, "CANCELLED")
 
     await until(lambda: outside(ended))
     await until(lambda: cancelled(journal, mark))  # it is told beside the call's end
@@ -442,7 +442,7 @@ async def test_a_connection_that_lasts_has_a_row_and_ends_with_it(site, token, d
     async with raw(site, token, door) as host:
         await host.handshake()
         row = cast(HostSession, await until(one))
-        await outside(host_sessions.end, row.pk)
+        await outside(host_sessions.end_session, row.pk)
         assert await until(lambda: host.over) == (1000 if door == "ws" else "ended in good order")
 
 
@@ -468,7 +468,7 @@ async def test_what_is_posted_finds_its_stream_whichever_process_it_meets(site, 
     stream = address.partition("session_id=")[2]
 
     async def over() -> bool:
-        return await outside(host_sessions.running, stream) is None
+        return await outside(host_sessions.find_running_session, stream) is None
 
     await until(over)
 
@@ -487,14 +487,14 @@ async def test_a_token_that_runs_out_ends_a_connection_on_which_nothing_is_said(
     agent = SimpleNamespace(slug="local")
     current = SimpleNamespace(endpoints={"default": None})
     engine = SimpleNamespace(
-        agent_of=lambda token: agent if token in live else None,
+        find_agent=lambda token: agent if token in live else None,
         live=SimpleNamespace(current=current),
     )
     engine.live.listeners = []
     monkeypatch.setattr(access, "LOOK_SECONDS", 0.01)
     looking = access.Access(cast("Any", engine))
     looking.start()
-    connections = lasting.Connections(looking, GatewayServer("quiet"))
+    connections = duplex_connections.DuplexConnections(looking, GatewayServer("quiet"))
     scope = {"type": "websocket", "path": "/mcp/default/ws", "headers": []}
     arrival = access.Arrival(Caller("local", "default", "http"), "hash", scope, _never, _never)
     connection = connections.make(arrival, _never)
@@ -508,9 +508,11 @@ async def test_a_token_that_runs_out_ends_a_connection_on_which_nothing_is_said(
 async def test_a_host_that_vanishes_while_we_write_is_no_error():
     """The web server reports it as an OSError, and logs a traceback if that leaves the
     application."""
-    engine = SimpleNamespace(agent_of=lambda _: None, live=SimpleNamespace(current=None))
-    connections = lasting.Connections(access.Access(cast("Any", engine)), GatewayServer("quiet"))
-    connections.still_welcome = lambda _: True  # type: ignore[method-assign]
+    engine = SimpleNamespace(find_agent=lambda _: None, live=SimpleNamespace(current=None))
+    connections = duplex_connections.DuplexConnections(
+        access.Access(cast("Any", engine)), GatewayServer("quiet")
+    )
+    connections.is_still_welcome = lambda _: True  # type: ignore[method-assign]
     wrote = asyncio.Event()
     params = {
         "protocolVersion": "2025-11-25",
@@ -536,7 +538,9 @@ async def test_a_host_that_vanishes_while_we_write_is_no_error():
 
     scope = {"type": "websocket", "path": "/mcp/default/ws", "headers": [], "subprotocols": []}
     arrival = access.Arrival(Caller("local", "default", "http"), "hash", scope, receive, send)
-    await websocket.opened(connections, cast("Any", SimpleNamespace(lasting=row)), arrival, 1000)
+    await websocket.serve_socket(
+        connections, cast("Any", SimpleNamespace(record_connection=row)), arrival, 1000
+    )
     assert wrote.is_set()
 
 

@@ -13,7 +13,7 @@ import pytest
 from mcp import types as t
 from mcp.shared.exceptions import MCPDeprecationWarning
 
-from mcpregistry.downstream.pool.loglines import BURST, PER_SECOND
+from mcpregistry.downstream.pool.log_lines import BURST, PER_SECOND
 from mcpregistry.models import Connection
 from tests.fakes.stage import outside
 from tests.gateway.talking import ERAS, MODES, SECRET, Scene

@@ -13,7 +13,7 @@ import httpx2
 import psutil
 import pytest
 
-from mcpregistry.calls.placing import STATE_IS_NEW
+from mcpregistry.calls.connection_placement import STATE_IS_NEW
 from mcpregistry.models import HostConnection, HostMessage, HostSession, HostStream, SessionOwner
 from mcpregistry.services import host_sessions, host_streams
 from mcpregistry.services.servers import lifecycle
@@ -158,7 +158,7 @@ def idle(slug: str) -> None:
         + host_sessions.IDLE * 2
     )
     # A minute later than need be: who was here just now may be noted only after this was read.
-    host_sessions.sweep(then - host_sessions.IDLE + timedelta(minutes=1))
+    host_sessions.end_idle_sessions(then - host_sessions.IDLE + timedelta(minutes=1))
     assert rows(slug) == 0
 
 
@@ -167,8 +167,8 @@ def left(slug: str) -> int:
     later = HostSession.objects.filter(agent_slug=slug).latest("ended_at").ended_at + timedelta(
         days=2
     )
-    host_streams.sweep(later)
-    host_sessions.sweep(later)
+    host_streams.delete_old_streams(later)
+    host_sessions.end_idle_sessions(later)
     found = (
         model.objects.filter(session__agent_slug=slug)
         for model in (HostMessage, HostStream, HostConnection)

@@ -12,8 +12,8 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from mcp_types.methods import validate_server_result
 
-from mcpregistry.calls.catalog import Catalogue, catalogue_now
-from mcpregistry.domain.kinds import KINDS
+from mcpregistry.calls.catalog import Catalogue, build_current_catalogue
+from mcpregistry.domain.offer_kinds import KINDS
 from mcpregistry.models import Agent, Endpoint, Server
 from tests.fakes.odd_definitions import LISTS, ODD, SCHEMAS
 from tests.fakes.offers import learn_and_approve
@@ -51,7 +51,7 @@ class Floor:
         self.endpoint = Endpoint.objects.get(slug=self.slug)
 
     def catalogue(self) -> Catalogue:
-        found = catalogue_now(self.agent, self.endpoint, now=timezone.now())
+        found = build_current_catalogue(self.agent, self.endpoint, now=timezone.now())
         assert found is not None
         return found
 
@@ -82,9 +82,9 @@ def check_lists(catalogue: Catalogue) -> None:
     complete = {"resultType": "complete", "ttlMs": 1000, "cacheScope": "private"}
     for kind, what in KINDS.items():
         for version, legacy in VERSIONS.items():
-            result = json.loads(catalogue.of_kind(kind).page_bytes(None, legacy=legacy, extra={}))
+            result = json.loads(catalogue.get_kind(kind).encode_page(None, legacy=legacy, extra={}))
             validate_server_result(what.list_method, version, result | ({} if legacy else complete))
-            assert len(result[what.listed]) == len(catalogue.of_kind(kind).entries)
+            assert len(result[what.listed]) == len(catalogue.get_kind(kind).entries)
 
 
 def test_lists_with_every_odd_definition_fit_the_models_of_the_sdk(corpus: Floor):
@@ -93,7 +93,7 @@ def test_lists_with_every_odd_definition_fit_the_models_of_the_sdk(corpus: Floor
     for kind, items in ODD.items():
         own = [
             entry
-            for entry in catalogue.of_kind(kind).entries.values()
+            for entry in catalogue.get_kind(kind).entries.values()
             if entry.offer.server.slug == corpus.odd.slug
         ]
         assert {entry.offer.tool.name for entry in own} == {
@@ -120,7 +120,7 @@ def test_arbitrary_definitions_cost_a_healthy_server_no_tool(
 def test_older_hosts_get_an_object_for_each_boolean_schema(corpus: Floor):
     shown: dict[bool, Any] = {}
     for legacy in (True, False):
-        listings, _ = corpus.catalogue().page(None, legacy=legacy)
+        listings, _ = corpus.catalogue().list_page(None, legacy=legacy)
         shown[legacy] = {each["name"]: each for each in listings}[
             f"{corpus.odd.slug}__boolean_schema"
         ]

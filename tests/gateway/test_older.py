@@ -13,8 +13,8 @@ import pytest
 from django.db import DatabaseError
 
 from mcpregistry.calls.engine import Engine
-from mcpregistry.db import reckoned_now
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.db import estimate_database_now
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Grant, HostMessage, HostSession, HostStream, Invocation
 from mcpregistry.services import host_sessions, host_streams
 from tests.fakes.stage import Stage, in_order, outside
@@ -126,7 +126,8 @@ async def test_every_kind_of_end_is_told_alike(stage, slug_of_all):  # noqa: F81
     ] * 4 + [None]
     assert answers["a refusal after progress"][1][-1]["result"]["isError"] is True
     assert (
-        answers["the server crashes"][1][0]["result"]["structuredContent"]["state"] == State.UNKNOWN
+        answers["the server crashes"][1][0]["result"]["structuredContent"]["state"]
+        == InvocationState.UNKNOWN
     )
 
 
@@ -274,7 +275,7 @@ async def test_a_word_about_a_request_reaches_the_process_that_serves_it(stage, 
             first.app.lanes = first.lanes if lane else {}
             stream = Stream(first, "POST", slow, slow.request(id=f"slow-{number}"))
             await until(
-                lambda: first.app.engine.pool.states() and first.app.engine._in_flight._running
+                lambda: first.app.engine.pool.list_states() and first.app.engine._in_flight._running
             )
             note = {
                 "jsonrpc": "2.0",
@@ -288,7 +289,10 @@ async def test_a_word_about_a_request_reaches_the_process_that_serves_it(stage, 
             await asyncio.wait_for(stream.task, HANG_LIMIT)
             said_last = stream.messages[-1] if stream.messages else json.loads(stream.body)
             assert said_last["error"] == {"code": -32800, "message": "Request cancelled"}
-    assert {row["state"] for row in await recorded(slug)} <= {State.UNKNOWN, State.NOT_SENT}
+    assert {row["state"] for row in await recorded(slug)} <= {
+        InvocationState.UNKNOWN,
+        InvocationState.NOT_SENT,
+    }
     assert len(await recorded(slug)) == 2
 
 
@@ -301,7 +305,7 @@ async def test_a_lost_connection_does_not_cancel_a_call_of_the_older_era(stage, 
         stream.left.set()
         (tmp_path / "done").touch()  # the call ends only now, so its host has left before
         await stream.leave()
-    assert [row["state"] for row in await recorded(slug)] == [State.SUCCEEDED]
+    assert [row["state"] for row in await recorded(slug)] == [InvocationState.SUCCEEDED]
 
 
 async def answered_later(stream: Stream, path: Doors, corpus: Corpus) -> tuple[str, dict[str, Any]]:
@@ -350,13 +354,13 @@ async def test_a_session_does_not_idle_while_a_plain_call_runs(stage, slug, tmp_
         await at.app.sessions._write_down()
         await outside(
             HostSession.objects.filter(pk=session).update,
-            seen_at=reckoned_now() - host_sessions.IDLE,
+            seen_at=estimate_database_now() - host_sessions.IDLE,
         )
-        at.app.sessions.here(session).used -= host_sessions.IDLE.total_seconds()
+        at.app.sessions.get_known(session).used -= host_sessions.IDLE.total_seconds()
         await at.app.sessions._write_down()
         assert (
             await outside(HostSession.objects.get, pk=session)
-        ).seen_at > reckoned_now() - host_sessions.IDLE / 2
+        ).seen_at > estimate_database_now() - host_sessions.IDLE / 2
         note = {
             "jsonrpc": "2.0",
             "method": "notifications/cancelled",
@@ -384,7 +388,7 @@ async def test_what_is_not_known_is_no_error_but_a_stream(stage, slug):
 async def test_the_answer_of_a_process_that_died_is_in_the_record_of_the_call(stage, slug):
     def kept(call_id: str, method: str = "tools/call") -> str:
         request = json.dumps({"id": 7, "method": method, "uri": ""})
-        return host_streams.begin(session_id=session, request=request, call_id=call_id)
+        return host_streams.begin_stream(session_id=session, request=request, call_id=call_id)
 
     async with doors(slug, stage.tokens[slug]) as both:
         session = await both.opened()
@@ -414,7 +418,7 @@ async def test_one_session_too_many_ends_the_one_that_idled_longest(stage, slug,
     async with doors(slug, stage.tokens[slug]) as both:
         sessions = [await both.opened() for _ in range(3)]
         lists = [Corpus("tools/list", session=session) for session in sessions]
-        await until(lambda: both.app.sessions.here(sessions[0]) is None)
+        await until(lambda: both.app.sessions.get_known(sessions[0]) is None)
         found = [
             (await both.ask(True, "POST", each.request(), list(each.usual.items())))[0]
             for each in lists
@@ -430,17 +434,17 @@ async def test_one_session_too_many_ends_the_one_that_idled_longest(stage, slug,
 async def test_what_idles_ends_and_is_forgotten(stage, slug):
     def sweep(periods: float) -> int:
         began = HostSession.objects.filter(pk=session).values_list("created_at", flat=True)
-        return host_sessions.sweep(began[0] + host_sessions.IDLE * periods)
+        return host_sessions.end_idle_sessions(began[0] + host_sessions.IDLE * periods)
 
     await outside(HostSession.objects.all().delete)  # those of other tests
     async with doors(slug, stage.tokens[slug]) as both:
         session = await both.opened()
         assert await outside(sweep, 0.5) == 0
         # which is no message: nobody stumbles over it
-        await outside(host_sessions.send, session, "{}")
+        await outside(host_sessions.send_host_message, session, "{}")
         assert await outside(sweep, 2) == 1
         listing = Corpus("tools/list", session=session)
-        await until(lambda: both.app.sessions.here(session) is None)
+        await until(lambda: both.app.sessions.get_known(session) is None)
         assert (await both.ask(True, "POST", listing.request(), list(listing.usual.items())))[
             0
         ] == 404
@@ -457,9 +461,9 @@ async def test_without_a_database_nothing_is_lost_and_no_answer_is_a_500(stage, 
         session = await both.opened()
         echo = calling(session, f"{slug}-e__echo", {"text": "x"})
         usual = list(echo.usual.items())
-        for name in ("running", "end"):
+        for name in ("find_running_session", "end_session"):
             monkeypatch.setattr(host_sessions, name, away)
-        monkeypatch.setattr(host_streams, "named", away)
+        monkeypatch.setattr(host_streams, "find_stream_by_event", away)
         assert (await both.ask(True, "DELETE", b"", usual))[0] == 503
         assert (await both.ask(True, "GET", b"", [*usual, ("last-event-id", "x.1")]))[0] == 503
         # it was looked up before
@@ -514,7 +518,7 @@ async def test_a_handshake_that_failed_leaves_no_session(stage, slug, monkeypatc
     ).encode()
     async with doors(slug, stage.tokens[slug]) as at:
         if wrong == "no database":
-            monkeypatch.setattr(host_sessions, "begin", away)
+            monkeypatch.setattr(host_sessions, "begin_session", away)
         answer = said(
             await at.ask(True, "POST", body, list(Corpus("initialize").usual.items())[:2])
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.gateway.http import older, question_ids
+from mcpregistry.gateway.http import question_ids, session_fast_path
 from mcpregistry.models import Agent, HostMessage
 from mcpregistry.services import host_sessions
 from tests.fakes.stage import Stage, outside
@@ -44,7 +44,7 @@ async def no_more_kept(session: str) -> bool:
 async def test_answers_to_questions_that_nobody_asked_are_not_kept(stage, slug):
     async with doors(slug, stage.tokens[slug]) as first, doors(slug, stage.tokens[slug]) as other:
         session = await first.opened()
-        foreign = question_ids.make("another session", 1)
+        foreign = question_ids.make_question_id("another session", 1)
         for request_id in (
             1,
             -1,
@@ -53,7 +53,7 @@ async def test_answers_to_questions_that_nobody_asked_are_not_kept(stage, slug):
             foreign,
             str(foreign),
             1.5,
-            question_ids.make(session, 1) + 1,
+            question_ids.make_question_id(session, 1) + 1,
         ):
             for at in (first, other):
                 assert await post(
@@ -160,7 +160,7 @@ async def test_cancellations_that_no_process_took_are_kept_once_and_for_a_short_
             assert await cancel(other, session, 100 + request) == 202
         assert len(await outside(kept, session)) == 3
         with monkeypatch.context() as patched:
-            patched.setattr(older, "_CANCELLED_SECONDS", 0.0)
+            patched.setattr(session_fast_path, "_CANCELLED_SECONDS", 0.0)
             assert await cancel(other, session, 104) == 202
         assert len(await outside(kept, session)) == 1
 
@@ -220,7 +220,7 @@ async def test_what_is_posted_to_a_stream_of_another_process_counts_too_and_is_n
 
 
 def test_a_word_of_a_changed_row_is_kept_once(live_db, slug):
-    host_sessions.begin(
+    host_sessions.begin_session(
         session_id=slug, agent=slug, endpoint=slug, version="2025-11-25", client="{}"
     )
     for number in range(50):

@@ -12,7 +12,7 @@ import httpx2
 import psutil
 import pytest
 
-from mcpregistry.calls.placing import STATE_IS_NEW
+from mcpregistry.calls.connection_placement import STATE_IS_NEW
 from mcpregistry.models import Invocation, SessionOwner
 from tests.fakes.hosts import http_host
 from tests.fakes.stage import PLAIN, Stage, Web, fresh, listed, outside, web

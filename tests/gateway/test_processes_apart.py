@@ -31,13 +31,14 @@ def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Doors take each other for processes of their own."""
     numbers = itertools.count(1)
     monkeypatch.setattr(
-        "mcpregistry.calls.engine.process_name", lambda kind: f"{kind}@box:{2**22 + next(numbers)}"
+        "mcpregistry.calls.engine.make_process_name",
+        lambda kind: f"{kind}@box:{2**22 + next(numbers)}",
     )
     monkeypatch.setattr(
-        "mcpregistry.calls.engine.peer_place", lambda: tmp_path / f"{next(numbers)}.sock"
+        "mcpregistry.calls.engine.choose_peer_address", lambda: tmp_path / f"{next(numbers)}.sock"
     )
     monkeypatch.setattr(
-        "mcpregistry.calls.engine.peer_marker", lambda: tmp_path / f"site-{next(numbers)}.peer"
+        "mcpregistry.calls.engine.get_marker_path", lambda: tmp_path / f"site-{next(numbers)}.peer"
     )
     monkeypatch.setattr("mcpregistry.downstream.peers.neighbours.is_alive", lambda pid: True)
 

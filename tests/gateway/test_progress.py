@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from mcpregistry.gateway.progress import passing_on
+from mcpregistry.gateway.progress import pass_progress
 from tests.waiting import until
 
 
@@ -24,7 +24,7 @@ class Host:
 
 async def test_everything_reported_has_been_sent_in_order_when_the_call_ends():
     host = Host()
-    async with passing_on(host) as report:
+    async with pass_progress(host) as report:
         for step in range(50):
             report(step, 50, None)
     assert [progress for progress, _, _ in host.heard] == list(range(50))
@@ -33,7 +33,7 @@ async def test_everything_reported_has_been_sent_in_order_when_the_call_ends():
 async def test_a_host_that_reads_slowly_misses_the_oldest_and_holds_up_nobody():
     host = Host()
     host.reads.clear()
-    async with passing_on(host) as report:
+    async with pass_progress(host) as report:
         await asyncio.sleep(0)
         for step in range(1000):
             report(step, None, None)
@@ -43,7 +43,7 @@ async def test_a_host_that_reads_slowly_misses_the_oldest_and_holds_up_nobody():
 
 async def test_a_silent_call_is_reported_as_still_running_with_rising_values():
     host = Host()
-    async with passing_on(host, silence=0.02) as report:
+    async with pass_progress(host, silence=0.02) as report:
         report(3, 10, "three")
         await until(lambda: len(host.heard) >= 4)
     values = [progress for progress, _, _ in host.heard]
@@ -56,7 +56,7 @@ async def test_a_silent_call_is_reported_as_still_running_with_rising_values():
 
 async def test_values_rise_also_when_the_server_begins_below_what_we_said_while_the_call_was_held():
     host = Host()
-    async with passing_on(host) as report:
+    async with pass_progress(host) as report:
         for value in (1e-6, 2e-6, 0, 0, 1, 1e300, 5):
             report(value, None, None)
     values = [progress for progress, _, _ in host.heard]
@@ -68,14 +68,14 @@ async def test_a_progress_that_cannot_be_sent_does_not_cost_the_call_its_answer(
     async def broken(*_: object) -> None:
         raise ConnectionError
 
-    async with passing_on(broken) as report:
+    async with pass_progress(broken) as report:
         report(1, None, None)
 
 
 async def test_a_cancelled_call_stops_reporting():
     host = Host()
     with pytest.raises(asyncio.CancelledError):
-        async with passing_on(host, silence=0.01):
+        async with pass_progress(host, silence=0.01):
             raise asyncio.CancelledError
     before = len(host.heard)
     await asyncio.sleep(0.05)

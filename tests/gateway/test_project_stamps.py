@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpregistry.gateway.stdio.project import ProjectFollower
+from mcpregistry.gateway.stdio.project_follower import ProjectFollower
 
 
 @pytest.fixture

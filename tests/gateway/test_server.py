@@ -10,10 +10,10 @@ from mcp import Client, MCPError
 from mcp import types as t
 
 from mcpregistry.calls.watch.changes import Feed
-from mcpregistry.domain.errors import Busy
+from mcpregistry.domain.errors import QueueFullError
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import EndpointSpec
-from mcpregistry.gateway.identity import Caller
+from mcpregistry.domain.snapshot_specs import EndpointSpec
+from mcpregistry.gateway.caller_identity import Caller
 from mcpregistry.gateway.server import Gateway
 
 SECRET = "postgres://user:hunter2@db"
@@ -50,7 +50,7 @@ class Broken:
         )
         self.feed = Feed()  # not started: nothing changes here
 
-    def catalogue(self, *_: str) -> Any:
+    def get_catalogue(self, *_: str) -> Any:
         raise self.error
 
     async def call(self, *_: Any) -> Any:
@@ -72,7 +72,9 @@ async def test_an_unexpected_error_never_reaches_the_host(error, mode):
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_our_own_refusals_say_why_and_what_to_do(mode):
-    gateway = Gateway(Broken(Busy("The site is full.", remedy="Call again.")), caller=CALLER)
+    gateway = Gateway(
+        Broken(QueueFullError("The site is full.", remedy="Call again.")), caller=CALLER
+    )
     async with Client(gateway.server, mode=mode, cache=None) as client:
         with pytest.raises(MCPError, match=r"The site is full\. Call again\."):
             await client.call_tool("any", {})

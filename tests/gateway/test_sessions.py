@@ -11,10 +11,10 @@ from typing import Any, cast
 import httpx2
 import pytest
 
-from mcpregistry.db import db_call, reckoned_now
-from mcpregistry.gateway.http import sessions as module
-from mcpregistry.gateway.http.door import McpApp
-from mcpregistry.gateway.http.sessions import Sessions
+from mcpregistry.db import db_call, estimate_database_now
+from mcpregistry.gateway.http import session_cache as module
+from mcpregistry.gateway.http.mcp_app import McpApp
+from mcpregistry.gateway.http.session_cache import HostSessionCache
 from mcpregistry.services import host_sessions
 from mcpregistry.services.host_sessions import News
 from mcpregistry.services.servers import lifecycle
@@ -181,14 +181,14 @@ async def test_a_session_whose_host_does_not_read_keeps_no_other_waiting():
             await reads.wait()
         heard.append((session, message["id"]))
 
-    sessions = Sessions(cast("Any", None))
+    sessions = HostSessionCache(cast("Any", None))
     sessions.deliver = deliver
     sent = [("stuck", 1), ("stuck", 2), ("other", 3)]
     news = [
         (number, session, json.dumps({"id": number})) for number, (session, _) in enumerate(sent, 1)
     ]
-    sessions._take(News([], news))
-    sessions._take(News(["gone"], news))  # told twice
+    sessions._apply_news(News([], news))
+    sessions._apply_news(News(["gone"], news))  # told twice
     await until(lambda: heard == [("other", 3)])
     reads.set()
     await until(lambda: heard[1:] == [("stuck", 1), ("stuck", 2)])
@@ -212,18 +212,18 @@ async def test_beyond_the_bound_notices_are_left_out_and_what_is_needed_ends_its
         await reads.wait()
         heard.append(f"{session} {message.get('method') or message['id']}")
 
-    sessions = Sessions(cast("Any", None))
+    sessions = HostSessionCache(cast("Any", None))
     sessions.deliver = deliver
     sessions.ended.append(ended.append)
 
     def said(session: str, *messages: dict[str, Any]) -> None:
         known = len(sessions._told)
         news = [(known + n, session, json.dumps(message)) for n, message in enumerate(messages, 1)]
-        sessions._take(News([], news))
+        sessions._apply_news(News([], news))
 
     for slow in ("s", "t"):
         whose = {"agent": "a", "endpoint": "e", "version": "2025-11-25", "client": "{}"}
-        await db_call(host_sessions.begin, session_id=slow, **whose)
+        await db_call(host_sessions.begin_session, session_id=slow, **whose)
     with logged(module) as logs:
         said("s", *({"method": f"notice/{n}"} for n in range(5)))
         said("t", *({"method": f"notice/{n}"} for n in range(3)), needed)
@@ -240,8 +240,8 @@ async def test_beyond_the_bound_notices_are_left_out_and_what_is_needed_ends_its
     assert [entry["session"] for entry in logs if entry["event"] == "sessions.ended_for_full"] == [
         "t"
     ]
-    assert await db_call(host_sessions.running, "s") is not None
-    assert await db_call(host_sessions.running, "t") is None
+    assert await db_call(host_sessions.find_running_session, "s") is not None
+    assert await db_call(host_sessions.find_running_session, "t") is None
 
 
 async def test_a_message_that_comes_while_taken_ones_are_forgotten_is_delivered_once(
@@ -256,17 +256,17 @@ async def test_a_message_that_comes_while_taken_ones_are_forgotten_is_delivered_
         heard.append(message["id"])
         return True
 
-    async def forget(self: Sessions, keys: list[int]) -> None:
+    async def forget(self: HostSessionCache, keys: list[int]) -> None:
         forgetting.set()
         await go_on.wait()
         keys.clear()
 
-    monkeypatch.setattr(Sessions, "_forget_messages", forget)
-    sessions = Sessions(cast("Any", None))
+    monkeypatch.setattr(HostSessionCache, "_forget_messages", forget)
+    sessions = HostSessionCache(cast("Any", None))
     sessions.deliver = deliver
-    sessions._take(News([], [(1, "s", json.dumps({"id": 1}))]))
+    sessions._apply_news(News([], [(1, "s", json.dumps({"id": 1}))]))
     await forgetting.wait()
-    sessions._take(News([], [(number, "s", json.dumps({"id": number})) for number in (2, 3)]))
+    sessions._apply_news(News([], [(number, "s", json.dumps({"id": number})) for number in (2, 3)]))
     go_on.set()
     await until(lambda: not sessions._tasks)
     assert heard == [1, 2, 3]
@@ -276,14 +276,16 @@ async def test_a_message_that_comes_while_taken_ones_are_forgotten_is_delivered_
 async def test_news_brings_each_message_once_and_not_all_at_once(live_db, monkeypatch):
     def story() -> list[list[str]]:
         monkeypatch.setattr(host_sessions, "_AT_ONCE", 2)
-        host_sessions.begin(
+        host_sessions.begin_session(
             session_id="s", agent="a", endpoint="e", version="2025-11-25", client="{}"
         )
         for body in "123":
-            host_sessions.send("s", body)
+            host_sessions.send_host_message("s", body)
         told: set[int] = set()
         found: list[list[str]] = []
-        while (news := host_sessions.news(reckoned_now() - timedelta(minutes=1), told)).messages:
+        while (
+            news := host_sessions.read_news(estimate_database_now() - timedelta(minutes=1), told)
+        ).messages:
             told |= {key for key, _, _ in news.messages}
             found.append([body for _, _, body in news.messages])
         return found

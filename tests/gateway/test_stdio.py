@@ -16,7 +16,7 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import stdio_client
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Agent, Workspace
 from mcpregistry.services.access import agents
 from tests.externals import ROOT
@@ -112,7 +112,7 @@ async def test_progress_and_cancellation_pass_through(floor, runmcp):
         assert await host.end() == 0
         assert not any(m.get("id") == 7 and "result" in m for m in host.messages)
     (record,) = await outside(floor.stage.calls, arguments__contains=mark)
-    assert (record.state, record.error_code) == (State.UNKNOWN, "CANCELLED")
+    assert (record.state, record.error_code) == (InvocationState.UNKNOWN, "CANCELLED")
 
 
 async def test_cancels_that_come_too_late_or_twice_or_for_nothing_are_ignored(floor, runmcp):
@@ -132,7 +132,7 @@ async def test_cancels_that_come_too_late_or_twice_or_for_nothing_are_ignored(fl
         assert await host.end() == 0
         assert [m.get("id") for m in host.messages] == [0, 1, 2, 3]
     records = await outside(floor.stage.calls, arguments__contains=mark)
-    assert [record.state for record in records] == [State.SUCCEEDED] * 3
+    assert [record.state for record in records] == [InvocationState.SUCCEEDED] * 3
 
 
 @pytest.mark.fault
@@ -327,7 +327,7 @@ async def test_a_host_that_stops_reading_delays_nothing_but_itself(floor, runmcp
         for number in range(1, 51):
             params = {"name": "hostile__big", "arguments": {"size": 200_000}}
             host.send({"id": number, "method": "tools/call", "params": params})
-        agent_calls = lambda: floor.stage.calls(tool_name="big", state=State.SUCCEEDED)  # noqa: E731
+        agent_calls = lambda: floor.stage.calls(tool_name="big", state=InvocationState.SUCCEEDED)  # noqa: E731
         await until(lambda: outside(lambda: len(agent_calls()) >= 50))
         family = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGTERM)
@@ -473,7 +473,7 @@ async def test_it_starts_fast_stays_small_and_loads_no_model_library(floor, runm
 async def test_litellm_is_loaded_in_neither_door():
     code = (
         "import sys; from django.core.management import load_command_class as l; import django; django.setup(); "
-        "l('mcpregistry', 'runmcp'); import mcpregistry.gateway.stdio.server, mcpregistry.gateway.http.door; "
+        "l('mcpregistry', 'runmcp'); import mcpregistry.gateway.stdio.stdio_server, mcpregistry.gateway.http.mcp_app; "
         "import controlplane.asgi; print([m for m in sys.modules if m.startswith(('litellm', 'openai'))])"
     )
     process = await asyncio.create_subprocess_exec(

@@ -13,9 +13,9 @@ from mcp.server.subscriptions import InMemorySubscriptionBus
 from mcp.shared.exceptions import MCPDeprecationWarning
 
 from mcpregistry.calls.watch.changes import Feed
-from mcpregistry.gateway import notifications, subscriptions
-from mcpregistry.gateway.identity import Caller
-from mcpregistry.gateway.tasks import streams as task_streams
+from mcpregistry.gateway import list_notifications, subscriptions
+from mcpregistry.gateway.caller_identity import Caller
+from mcpregistry.gateway.tasks import task_streams
 from mcpregistry.models import Grant
 from tests.fakes.stage import fresh, outside
 from tests.gateway.talking import ERAS, Scene
@@ -151,14 +151,14 @@ async def test_a_host_that_reads_late_hears_of_every_changed_resource():
             heard.append(uri)
 
     late = cast(Any, Late())
-    session = subscriptions._Session()
+    session = subscriptions._SubscribedSession()
     uris = ["docs://a", "docs://b", "docs://c"]
     for _ in range(5):
         for uri in uris:
-            subscriptions._telling(late, session, uri)()
+            subscriptions._make_notifier(late, session, uri)()
     await until(lambda: tried)
     for uri in uris:  # the first one changes again while it is sent
-        subscriptions._telling(late, session, uri)()
+        subscriptions._make_notifier(late, session, uri)()
     reads.set()
     await until(lambda: heard == [*uris, uris[0]])
     session.close()
@@ -172,9 +172,9 @@ async def test_streams_of_one_agent_on_one_endpoint_are_bounded(
     async def serve(*_: Any) -> None:
         await may_end.wait()
 
-    monkeypatch.setattr(notifications, "MOST_OWN", 2)
-    monkeypatch.setattr(notifications.ListenStreams, "serve", serve)
-    changes = notifications.Changes(cast(Any, None))
+    monkeypatch.setattr(list_notifications, "MOST_OWN", 2)
+    monkeypatch.setattr(list_notifications.ListenStreams, "serve", serve)
+    changes = list_notifications.ListChanges(cast(Any, None))
 
     async def listen(agent: str) -> None:
         nothing = cast(Any, None)
@@ -199,11 +199,11 @@ async def test_streams_for_tasks_of_one_agent_leave_room_for_others(
 
     monkeypatch.setattr(task_streams, "MAX_STREAMS", 2)
     monkeypatch.setattr(task_streams, "require_tasks", lambda _: None)
-    monkeypatch.setattr(task_streams.TaskStreams, "_owned", find_none)
+    monkeypatch.setattr(task_streams.TaskStreams, "_list_own_tasks", find_none)
     nothing = cast(Any, None)
     streams = task_streams.TaskStreams(nothing, Feed())
     ann, bob = (Caller(agent, "default", "http") for agent in ("ann", "bob"))
-    streams._streams |= {task_streams._Stream(ann, set(), {}) for _ in range(2)}
+    streams._streams |= {task_streams._TaskStream(ann, set(), {}) for _ in range(2)}
     with pytest.raises(MCPError, match="Too many streams are open"):
         await streams.listen(ann, nothing, nothing, nothing)
     with pytest.raises(LookupError):

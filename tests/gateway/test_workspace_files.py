@@ -18,7 +18,7 @@ from mcpregistry.domain.hosts.table import HOSTS
 from mcpregistry.models import ProjectFile, Server
 from mcpregistry.services.exchange.projects import confirm_project, take_back_project
 from mcpregistry.services.hosts.connecting import connect
-from mcpregistry.services.hosts.files import of_person
+from mcpregistry.services.hosts.files import open_user_file
 from tests.fakes.stage import ACTOR, RawHost, Stage, folder, listed, outside, raw_host
 from tests.fakes.targets import SERVERS
 
@@ -102,7 +102,7 @@ def confirm(directory: Path) -> ProjectFile:
 
 @pytest.mark.exhaustive  # a host starts the whole program
 async def test_entry_that_connect_writes_serves_the_file_of_the_directory(stage, project, tmp_path):
-    file = of_person(HOSTS["claude-code"], {"HOME": str(tmp_path)})
+    file = open_user_file(HOSTS["claude-code"], {"HOME": str(tmp_path)})
     await outside(lambda: connect(file=file, endpoint="", agent="", http=False, actor=ACTOR))
     (entry,) = json.loads(file.path.read_text())["mcpServers"].values()
     env = stage.env | entry["env"]

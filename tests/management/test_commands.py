@@ -97,7 +97,7 @@ def test_invariants_that_need_a_lost_key_are_reported_and_the_others_are_checked
 @pytest.mark.django_db
 def test_audit_verifies_exports_and_compares(tmp_path):
     for number in range(3):
-        audit.record(kind="test", actor="ann", subject="s", number=number)
+        audit.record_entry(kind="test", actor="ann", subject="s", number=number)
     file = tmp_path / "audit.jsonl"
     sealed_anew()
     note, result = run("audit", "verify")[1].splitlines()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from controlplane.configuration import reading
+from controlplane.configuration import document_import
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.formats import text
 from mcpregistry.models import AuditEntry, Grant, Server, SlackIdentity, Tool
@@ -86,10 +86,10 @@ GRANTED = {"agents": {"a": {}}, "servers": {"s": ECHO}}
 def test_a_file_that_says_it_otherwise_changes_nothing_the_second_time(
     said: dict[str, Any], confirm: bool
 ):
-    reading.take(HEAD | said, {}, confirm=confirm)
+    document_import.take(HEAD | said, {}, confirm=confirm)
     before = rows()
     entries = AuditEntry.objects.count()
-    again = reading.take(HEAD | said, {}, confirm=confirm)
+    again = document_import.take(HEAD | said, {}, confirm=confirm)
     assert (again.made, again.changed) == ([], [])
     assert (rows(), AuditEntry.objects.count()) == (before, entries)
 
@@ -103,7 +103,7 @@ def test_what_a_file_does_not_confirm_it_does_not_take_back():
         "tools": {"s::t": {"definition": tool.pinned.data, "approved": False}},
     }
     for confirm in (True, False):
-        assert reading.take(HEAD | said, {}, confirm=confirm).changed == []
+        assert document_import.take(HEAD | said, {}, confirm=confirm).changed == []
     server.refresh_from_db()
     assert server.launch_confirmed
 
@@ -114,17 +114,19 @@ def test_a_definition_that_waits_since_the_first_import_is_no_change_at_the_seco
     body = tool.pinned.data | {"description": "another"}
     file = HEAD | {"servers": {"s": text.load(exported()[0].encode(), "")["servers"]["s"]}}
     file |= {"tools": {"s::t": {"definition": body, "approved": True}}}
-    assert reading.take(file, {}, confirm=False).changed == ["tools/s::t"]
-    assert reading.take(file, {}, confirm=False).changed == []
+    assert document_import.take(file, {}, confirm=False).changed == ["tools/s::t"]
+    assert document_import.take(file, {}, confirm=False).changed == []
     assert Tool.objects.get().pinned_id == tool.pinned_id
-    assert reading.take(file, {}, confirm=True).changed == ["tools/s::t"]
+    assert document_import.take(file, {}, confirm=True).changed == ["tools/s::t"]
     assert Tool.objects.get().pinned.data == body
 
 
 @pytest.mark.parametrize("number", ["1e50", 1e50, "nan", 10**40])
 def test_a_price_that_is_none_is_refused_with_its_place(number: Any):
     with pytest.raises(ConfigInvalid, match="models/p/m: "):
-        reading.take(HEAD | MODELS | {"models": {"p/m": {"input_price": number}}}, {}, confirm=True)
+        document_import.take(
+            HEAD | MODELS | {"models": {"p/m": {"input_price": number}}}, {}, confirm=True
+        )
 
 
 def model(name: str, **columns: Any) -> LanguageModel:
@@ -142,7 +144,7 @@ def restored(file: str, secrets: dict[str, Any]) -> None:
     """The site as the file says, and once more."""
     document = text.load(file.encode(), "site.yaml")
     for _ in range(2):
-        report = reading.take(document, secrets, confirm=True)
+        report = document_import.take(document, secrets, confirm=True)
     assert (report.made, report.changed) == ([], [])
     assert exported() == (file, secrets)
 
@@ -183,7 +185,7 @@ def test_a_site_comes_without_the_secrets_in_its_addresses_and_gets_them_later(
     )
     lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
     tool = new_tool(server, "t")
-    grants.grant(agent=new_agent("ann"), tool=tool, actor=ACTOR)
+    grants.grant_access(agent=new_agent("ann"), tool=tool, actor=ACTOR)
     own = Provider(
         slug="own", kind="compatible", base_url="https://llm.example.org/v1?token=hunter2hunter2"
     )
@@ -191,12 +193,12 @@ def test_a_site_comes_without_the_secrets_in_its_addresses_and_gets_them_later(
     file, secrets = exported()
     people()
     document = text.load(file.encode(), "site.yaml")
-    report = reading.take(document, {}, confirm=True)
+    report = document_import.take(document, {}, confirm=True)
     assert "servers/s: enter the missing secrets: servers/s/url." in report.notes
     assert Server.objects.get().url == f"{scheme}://enter-the-address.invalid/"
     assert not Server.objects.get().launch_confirmed
     assert Provider.objects.get().draft_problem() is not None
-    again = reading.take(document, {}, confirm=True)
+    again = document_import.take(document, {}, confirm=True)
     assert (again.made, again.changed) == ([], [])
     restored(file, secrets)
 
@@ -208,10 +210,12 @@ def test_an_address_that_somebody_entered_stays_while_nobody_gives_the_files_own
     server.url = "https://y.example.org/mcp"
     server.name = "two"
     lifecycle.save_server(server=server, actor=ACTOR)
-    assert reading.take(text.load(file.encode(), ""), {}, confirm=True).changed == ["servers/s"]
+    assert document_import.take(text.load(file.encode(), ""), {}, confirm=True).changed == [
+        "servers/s"
+    ]
     server.refresh_from_db()
     assert (server.url, server.name) == ("https://y.example.org/mcp", "one")
-    assert reading.take(text.load(file.encode(), ""), {}, confirm=True).changed == []
+    assert document_import.take(text.load(file.encode(), ""), {}, confirm=True).changed == []
 
 
 def deep(levels: int) -> Any:

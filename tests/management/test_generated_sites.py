@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from controlplane.configuration import reading, writing
-from controlplane.configuration.kinds import KINDS
-from controlplane.configuration.values import Secrets
+from controlplane.configuration import document_export, document_import
+from controlplane.configuration.document_values import Secrets
+from controlplane.configuration.record_kinds import KINDS
 from mcpregistry.domain.formats import text
 from mcpregistry.models import Configuration, Server, Tool
 from mcpregistry.services.access import grants
@@ -43,7 +43,7 @@ def test_a_generated_site_is_made_again_from_its_document(people: Any, seed: int
         assert secret not in file.replace("h0.example.org/k3y", ""), secret
     people()
     document = text.load(file.encode(), "site.yaml")
-    report = reading.take(document, secrets, confirm=True)
+    report = document_import.take(document, secrets, confirm=True)
     assert [note for note in report.notes if "nobody may approve" not in note] == []
     assert exported() == (file, secrets)
     assert rows() == before
@@ -57,29 +57,29 @@ def test_a_generated_site_is_made_again_from_its_document(people: Any, seed: int
 def test_its_secrets_and_decisions_may_come_later(
     people: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "WORK", 2)
+    monkeypatch.setattr(document_export, "WORK", 2)
     generated.site(seed)
     before = rows()
     (file, found) = exported()
     people()
     document = text.load(file.encode(), "site.yaml")
     assert text.load(text.dump(document).encode(), "site.json") == document
-    reading.take(document, {}, confirm=True)
+    document_import.take(document, {}, confirm=True)
     unchanged(document, {}, confirm=True)
     kept = Secrets()
     kept.found = found
-    sealed = json.loads(json.dumps(writing.sealed_secrets(kept, "correct horse battery")))
-    secrets = writing.opened_secrets(sealed, "correct horse battery")
-    reading.take(document, secrets, confirm=True)
+    sealed = json.loads(json.dumps(document_export.encrypt_secrets(kept, "correct horse battery")))
+    secrets = document_export.decrypt_secrets(sealed, "correct horse battery")
+    document_import.take(document, secrets, confirm=True)
     assert exported() == (file, found)
     assert rows() == before
     for given in ({}, secrets):
         for confirm in (True, False):
             unchanged(document, given, confirm=confirm)
     people()
-    reading.take(document, secrets, confirm=False)
+    document_import.take(document, secrets, confirm=False)
     unchanged(document, secrets, confirm=False)
-    reading.take(document, secrets, confirm=True)
+    document_import.take(document, secrets, confirm=True)
     assert exported() == (file, found)
 
 
@@ -97,7 +97,7 @@ def test_rows_of_another_site_stay_as_they_are(people: Any, seed: int) -> None:
     document["configuration"]["variable_scope"] = scope
     Configuration.objects.update(variable_scope=scope)
     before = every_row()
-    report = reading.take(document, secrets, confirm=True)
+    report = document_import.take(document, secrets, confirm=True)
     now = every_row()
     assert {place: now.get(place) for place in before} == before
     others = Server.objects.filter(slug__startswith="x").values_list("slug", flat=True)
@@ -114,7 +114,7 @@ def unchanged(document: Any, secrets: dict[str, Any], *, confirm: bool) -> None:
     """Once more it changes nothing in any table: no time, no revision, no entry of the audit log or
     a history."""
     before = {table: sorted(map(repr, origin.rows(table))) for table in origin.tables()}
-    report = reading.take(document, secrets, confirm=confirm)
+    report = document_import.take(document, secrets, confirm=confirm)
     assert (report.made, report.changed) == ([], [])
     for table, there in before.items():
         assert sorted(map(repr, origin.rows(table))) == there, table
@@ -141,10 +141,10 @@ def every_row() -> dict[tuple[str, int], dict[str, Any]]:
 def test_a_tool_that_waits_for_a_decision_travels_where_a_grant_names_it(people: Any) -> None:
     server = new_server("echo")
     tool, other = (new_tool(server, name, approve=False) for name in ("named", "unnamed"))
-    grants.grant(agent=new_agent("ann"), tool=tool, actor="test")
+    grants.grant_access(agent=new_agent("ann"), tool=tool, actor="test")
     file, secrets = exported()
     people()
-    reading.take(text.load(file.encode(), "site.yaml"), secrets, confirm=True)
+    document_import.take(text.load(file.encode(), "site.yaml"), secrets, confirm=True)
     made = Tool.objects.get()
     assert (made.name, made.pinned, made.grants.count()) == (tool.name, None, 1)
     assert other.name not in file

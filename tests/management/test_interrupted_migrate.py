@@ -29,6 +29,4 @@ def test_a_killed_first_migrate_is_completed_by_the_next(
     site.assert_whole()
 
 
-_INTERRUPTED = (
-    "__import__('mcpregistry.services.upkeep.completeness', fromlist=['interrupted']).interrupted()"
-)
+_INTERRUPTED = "__import__('mcpregistry.services.upkeep.completeness', fromlist=['explain_interrupted_migration']).explain_interrupted_migration()"

@@ -12,7 +12,7 @@ from django.contrib.auth.models import Group
 from django.db import DatabaseError, connection, models, transaction
 from django.utils import timezone
 
-from mcpregistry.domain.lifecycle import CORRECTIONS, SUPPOSED, TERMINAL, State
+from mcpregistry.domain.lifecycle import CORRECTIONS, SUPPOSED, TERMINAL, InvocationState
 from mcpregistry.models import (
     Agent,
     ApprovalRequest,
@@ -37,8 +37,8 @@ from mcpregistry.models import (
 from mcpregistry.models.guards import (
     WATCHED,
     drop_guards,
+    find_missing_guards,
     install_guards,
-    missing_guards,
 )
 from mcpregistry.services.records import audit
 from subagents.models import EffortAgent, ExpertTool, Headend
@@ -65,7 +65,7 @@ def refused(statement: str, *values: Any) -> None:
 @pytest.fixture
 def entries() -> list[AuditEntry]:
     for n in range(2):
-        audit.record(kind="x", actor="a", subject=f"s{n}")
+        audit.record_entry(kind="x", actor="a", subject=f"s{n}")
     return list(AuditEntry.objects.order_by("seq"))
 
 
@@ -129,7 +129,7 @@ def test_two_entries_never_share_a_place_in_a_chain(entries: list[AuditEntry]):
 # -- calls -----------------------------------------------------------------------------------------
 
 
-def call(state: State, id_: str = "c" * 32) -> Invocation:
+def call(state: InvocationState, id_: str = "c" * 32) -> Invocation:
     return Invocation.objects.create(
         id=id_,
         state=state,
@@ -144,19 +144,19 @@ def call(state: State, id_: str = "c" * 32) -> Invocation:
 
 @pytest.mark.attack
 @pytest.mark.parametrize("state", sorted(TERMINAL))
-def test_an_ended_call_keeps_its_state(state: State):
+def test_an_ended_call_keeps_its_state(state: InvocationState):
     call(state)
-    for other in State:
+    for other in InvocationState:
         if other != state:
             refused(f"UPDATE {CALLS} SET state = %s", other.value)
     sql(f"UPDATE {CALLS} SET state = %s, result = ''", state.value)
     assert Invocation.objects.get().state == state
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - TERMINAL))
-def test_an_open_call_may_move(state: State):
+@pytest.mark.parametrize("state", sorted(set(InvocationState) - TERMINAL))
+def test_an_open_call_may_move(state: InvocationState):
     call(state)
-    assert Invocation.objects.filter(state=state).update(state=State.UNKNOWN) == 1
+    assert Invocation.objects.filter(state=state).update(state=InvocationState.UNKNOWN) == 1
 
 
 # -- configuration ---------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def expert_rows(n: int, user: Agent, endpoint: Endpoint) -> dict[type[models.Mod
 
 
 def held(n: int) -> ApprovalRequest:
-    row = call(State.PENDING, f"{n}" * 32)
+    row = call(InvocationState.PENDING, f"{n}" * 32)
     return ApprovalRequest.objects.create(id=f"{n}" * 32, call=row, asked_at=NOW, decide_by=NOW)
 
 
@@ -344,8 +344,8 @@ def test_what_is_merely_seen_does_not_wake_every_process(rows: dict[type[models.
     Token.objects.update(last_used_at=NOW)
     Tool.objects.update(last_seen_at=NOW)
     ServerEvent.objects.create(server=server, at=NOW, kind="x")
-    call(State.SUCCEEDED)
-    audit.record(kind="x", actor="a", subject="s")
+    call(InvocationState.SUCCEEDED)
+    audit.record_entry(kind="x", actor="a", subject="s")
     assert revision() == before
 
 
@@ -357,20 +357,22 @@ def test_a_change_that_is_taken_back_raises_nothing(rows: dict[type[models.Model
     assert revision() == before
 
 
-@pytest.mark.parametrize("new", sorted(State))
+@pytest.mark.parametrize("new", sorted(InvocationState))
 @pytest.mark.parametrize("code", [SUPPOSED, "TIMEOUT", ""])
-def test_only_what_was_supposed_of_a_call_gives_way_to_what_is_known(code: str, new: State):
-    row = call(State.UNKNOWN)
+def test_only_what_was_supposed_of_a_call_gives_way_to_what_is_known(
+    code: str, new: InvocationState
+):
+    row = call(InvocationState.UNKNOWN)
     Invocation.objects.filter(pk=row.pk).update(error_code=code)
-    allowed = new is State.UNKNOWN or (code == SUPPOSED and new in CORRECTIONS)
+    allowed = new is InvocationState.UNKNOWN or (code == SUPPOSED and new in CORRECTIONS)
     with nullcontext() if allowed else pytest.raises(DatabaseError), transaction.atomic():
         Invocation.objects.filter(pk=row.pk).update(state=new)
 
 
 def test_missing_guards_are_named_and_can_be_put_back():
-    assert missing_guards() == []
+    assert find_missing_guards() == []
     drop_guards()
-    missing = missing_guards()
+    missing = find_missing_guards()
     assert {
         "audit_no_update",
         "audit_no_delete",
@@ -379,7 +381,7 @@ def test_missing_guards_are_named_and_can_be_put_back():
     } <= set(missing)
     install_guards()
     install_guards()
-    assert missing_guards() == []
+    assert find_missing_guards() == []
 
 
 def test_there_is_one_configuration():

@@ -8,8 +8,13 @@ from django.db import connection
 from django.utils import timezone
 
 from mcpregistry.models import AuditEntry, Invocation
-from mcpregistry.models.guards import altered_guards, install_guards, missing_guards, unknown_guards
-from mcpregistry.services.upkeep.invariants.calls import check
+from mcpregistry.models.guards import (
+    find_altered_guards,
+    find_missing_guards,
+    find_unknown_guards,
+    install_guards,
+)
+from mcpregistry.services.upkeep.invariants.calls import check_invariants
 
 pytestmark = pytest.mark.django_db
 AUDIT = AuditEntry._meta.db_table
@@ -42,18 +47,18 @@ def hollow(name: str, table: str, event: str) -> None:
     ("name", "event"), [("audit_no_update", "UPDATE"), ("audit_no_delete", "DELETE")]
 )
 def test_trigger_that_does_nothing_is_named(name: str, event: str):
-    assert altered_guards() == []
+    assert find_altered_guards() == []
     hollow(name, AUDIT, event)
-    assert missing_guards() == []
-    assert altered_guards() == [name]
+    assert find_missing_guards() == []
+    assert find_altered_guards() == [name]
     install_guards()
-    assert altered_guards() == []
+    assert find_altered_guards() == []
 
 
 @pytest.mark.attack
 def test_trigger_that_the_site_has_not_made_is_named():
     """It drops what is written, and nobody hears of it."""
-    assert unknown_guards() == []
+    assert find_unknown_guards() == []
     if connection.vendor == "postgresql":
         sql(
             "CREATE OR REPLACE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$"
@@ -69,7 +74,7 @@ def test_trigger_that_the_site_has_not_made_is_named():
         if connection.vendor == "postgresql"
         else {f"drops on {AUDIT}"}
     )
-    assert {*unknown_guards()} == found
+    assert {*find_unknown_guards()} == found
     assert {each for each in _guard_findings() if each.endswith("does not belong to the site")} == {
         f"{name} does not belong to the site" for name in found
     }
@@ -78,7 +83,7 @@ def test_trigger_that_the_site_has_not_made_is_named():
 def _guard_findings() -> tuple[str, ...]:
     return next(
         each.examples
-        for each in check(timezone.now())
+        for each in check_invariants(timezone.now())
         if each.rule.startswith("The triggers of the database")
     )
 
@@ -93,9 +98,9 @@ def test_trigger_of_a_table_in_another_schema_does_not_count():
         f"CREATE TRIGGER audit_no_update BEFORE UPDATE ON elsewhere.{AUDIT} FOR EACH STATEMENT "
         "EXECUTE FUNCTION slipsnisse_refuse('the audit log is append-only')"
     )
-    assert (missing_guards(), altered_guards()) == ([], [])
+    assert (find_missing_guards(), find_altered_guards()) == ([], [])
     sql(f"DROP TRIGGER audit_no_update ON {AUDIT}")
-    assert missing_guards() == ["audit_no_update"]
+    assert find_missing_guards() == ["audit_no_update"]
 
 
 @pytest.mark.attack
@@ -112,7 +117,7 @@ def test_trigger_with_a_condition_that_never_holds_is_named():
             f"CREATE TRIGGER call_stays_ended BEFORE UPDATE OF state ON {CALLS} WHEN 0 "
             "BEGIN SELECT RAISE(ABORT, 'an ended call keeps its state'); END"
         )
-    assert altered_guards() == ["call_stays_ended"]
+    assert find_altered_guards() == ["call_stays_ended"]
 
 
 @pytest.mark.attack
@@ -121,13 +126,13 @@ def test_function_of_triggers_that_does_nothing_is_named():
     sql(
         "CREATE OR REPLACE FUNCTION slipsnisse_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$"
     )
-    assert {"audit_no_update", "seal_no_delete", "call_stays_ended"} <= {*altered_guards()}
+    assert {"audit_no_update", "seal_no_delete", "call_stays_ended"} <= {*find_altered_guards()}
 
 
 @pytest.mark.attack
 @pytest.mark.postgres_only
 def test_trigger_that_fires_for_replicas_only_is_missing():
     sql(f"ALTER TABLE {AUDIT} ENABLE REPLICA TRIGGER audit_no_update")
-    assert missing_guards() == ["audit_no_update"]
+    assert find_missing_guards() == ["audit_no_update"]
     sql(f"ALTER TABLE {AUDIT} ENABLE ALWAYS TRIGGER audit_no_update")
-    assert missing_guards() == []
+    assert find_missing_guards() == []

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.domain.text.canonical import encode_lossy_json, hash_parts
 from mcpregistry.models import Server
-from mcpregistry.models.signing import keyed_digest
+from mcpregistry.models.signing import compute_keyed_digest
 from mcpregistry.services.exchange.project_files import read_project
 from subagents.models import Provider
 
@@ -28,11 +28,11 @@ def with_other_key(settings: Any, make: Any) -> tuple[str, str]:
 
 def test_purposes_and_parts_have_hashes_of_their_own() -> None:
     made = [
-        keyed_digest(*words)
+        compute_keyed_digest(*words)
         for words in (("a", "b", "c"), ("a", "bc"), ("b", "b", "c"), ("a", "b", "d"))
     ]
     assert all(one != other for one, other in itertools.combinations(made, 2))
-    assert keyed_digest("a", "b") == keyed_digest("a", "b")
+    assert compute_keyed_digest("a", "b") == compute_keyed_digest("a", "b")
 
 
 def test_hash_of_a_project_file_needs_the_key_of_the_site(settings: Any, tmp_path: Path) -> None:
@@ -40,8 +40,8 @@ def test_hash_of_a_project_file_needs_the_key_of_the_site(settings: Any, tmp_pat
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
     reading = read_project(tmp_path, {})
     assert reading is not None
-    assert reading.content != digest(
-        "project file", str(tmp_path), str(reading.path), stored(reading.entries)
+    assert reading.content != hash_parts(
+        "project file", str(tmp_path), str(reading.path), encode_lossy_json(reading.entries)
     )
 
     def content() -> str:

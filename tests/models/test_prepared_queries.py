@@ -186,7 +186,7 @@ def test_what_is_set_and_read_is_what_the_orm_sets_and_reads(run: Run, model: An
     assert read(row) == wanted
 
     asked = model.objects.filter(id=Given("id")).values_list(*columns(model), named=True)
-    (found,) = Select(asked).rows(id=row.pk)
+    (found,) = Select(asked).fetch_rows(id=row.pk)
     assert found._asdict() == model.objects.values(*columns(model)).get()
 
 
@@ -207,7 +207,7 @@ def test_every_column_of_a_run_and_of_its_models_is_read_as_the_orm_reads_it(run
         id__in=[Given("a", "id"), Given("b", "id")], provider__enabled=True
     )
     asked = through.values_list("provider__options", "provider__enabled", "input_price", named=True)
-    (found,) = Select(asked).rows(a=LanguageModel.objects.get().pk, b=0)
+    (found,) = Select(asked).fetch_rows(a=LanguageModel.objects.get().pk, b=0)
     assert tuple(found) == ({"top_p": 0.5}, True, Decimal("1.25"))
     with pytest.raises(LanguageModel.DoesNotExist):
         Select(asked).get(a=0, b=0)
@@ -268,7 +268,7 @@ def test_django_sees_them_as_any_other_query(run: Run) -> None:
 
     values = filled(run)[Attempt]
     with CaptureQueriesContext(connection) as asked, connection.execute_wrapper(hear):
-        select.rows(id=run.pk)
+        select.fetch_rows(id=run.pk)
         Insert(Attempt)([values] * 2)
     assert run.pk in asked[0]["sql"]
     assert asked[1]["sql"].startswith("2 times: INSERT")
@@ -320,7 +320,7 @@ def test_threads_compose_for_themselves_and_a_closed_connection_goes_on(
             for _ in range(10):
                 assert update(id=run.pk) == 1
             connection.close()
-            return select.rows(id=run.pk)
+            return select.fetch_rows(id=run.pk)
         finally:
             connection.close()
 

@@ -78,7 +78,7 @@ async def test_headers_go_to_an_sse_server_too(bench: Make):
 async def test_nothing_is_started_before_the_first_call(bench: Make, tmp_path: Path, protocol: str):
     journal = tmp_path / "journal"
     here = bench(stdio_target("echo", protocol=protocol, env={"FAKE_JOURNAL": str(journal)}))
-    assert not here.pool.states()
+    assert not here.pool.list_states()
     assert not journal.exists()
     await here.call("echo")
-    assert here.pool.states()[1].state == "connected"
+    assert here.pool.list_states()[1].state == "connected"

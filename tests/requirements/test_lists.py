@@ -35,13 +35,13 @@ def shown(listed: dict[str, Any]) -> list[dict[str, Any]]:
     server = confirmed("echo")
     observe.observe(server=server, listed=[listed])
     decisions.approve_waiting(server=server, actor="test")
-    grants.grant(agent=Agent.objects.create(slug="ann"), server=server, actor="test")
+    grants.grant_access(agent=Agent.objects.create(slug="ann"), server=server, actor="test")
     Endpoint.objects.create(slug="default")
     now = load_snapshot()
     catalogue = Catalogues([DownstreamTools()]).get(
         now, now.endpoints["default"], now.agents["ann"], 0.0
     )
-    return [dict(listing) for listing in catalogue.page(None, legacy=False)[0]]
+    return [dict(listing) for listing in catalogue.list_page(None, legacy=False)[0]]
 
 
 def test_every_field_of_a_tool_is_listed_as_the_server_wrote_it_under_our_name():

@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Endpoint, Invocation, Server
 from mcpregistry.queries import audit
-from mcpregistry.queries.audit import searched
+from mcpregistry.queries.audit import search_entries
 from mcpregistry.services.access import tokens
 from mcpregistry.services.upkeep import statistics
 
@@ -265,8 +265,8 @@ def test_the_clock_lets_sqlite_look_at_its_tables(db: None) -> None:
 
 
 def test_a_beginning_finds_entries_of_the_log(admin: Client) -> None:
-    assert searched(AuditEntry.objects.all(), "call:0000").count() == 1_000
-    assert {each.kind for each in searched(AuditEntry.objects.all(), "odd")} == {
+    assert search_entries(AuditEntry.objects.all(), "call:0000").count() == 1_000
+    assert {each.kind for each in search_entries(AuditEntry.objects.all(), "odd")} == {
         f"odd.{n}" for n in range(4)
     }
-    assert searched(AuditEntry.objects.all(), "agent-1").count() == ROWS / 50
+    assert search_entries(AuditEntry.objects.all(), "agent-1").count() == ROWS / 50

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Agent, Credential, Endpoint, Invocation, Server
 from mcpregistry.services.access import agents, credentials, grants
 from mcpregistry.services.definitions import decisions
@@ -99,7 +99,7 @@ def brought(raw: bytes, port: int) -> list[str]:
     agent = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
     agents.save_endpoint(endpoint=Endpoint(slug="default", naming_style="single"), actor=ACTOR)
     for row in Server.objects.all():
-        grants.grant(agent=agent, server=row, actor=ACTOR)
+        grants.grant_access(agent=agent, server=row, actor=ACTOR)
     return states
 
 
@@ -139,14 +139,14 @@ async def used(
         fetched = await here.call("fetch_fetch", {"url": page})
         assert fetched.result["content"][0]["text"] == f"Contents of {page}:\n<p>grüße</p>"
         refused = await here.call("fetch_fetch", {"url": github.url})
-        assert (refused.state, refused.result["isError"]) == (State.TOOL_ERROR, True), (
+        assert (refused.state, refused.result["isError"]) == (InvocationState.TOOL_ERROR, True), (
             "its sandbox names the page's port alone"
         )
         read = await here.call("filesystem_read_text_file", {"path": str(tmp_path / "note.txt")})
-        assert read.state == State.SUCCEEDED, read
+        assert read.state == InvocationState.SUCCEEDED, read
         assert read.result["content"][0]["text"] == "grüße"
         made = await here.call("github_create_issue", {"title": "x"})
-        assert made.state == State.SUCCEEDED
+        assert made.state == InvocationState.SUCCEEDED
         sent = [each for each in github.requests if each.message.get("method") == "tools/call"]
         assert sent[-1].headers["authorization"] == "Bearer ghp_s3cret"
         assert "ghp_s3cret" not in json.dumps(made.result), "its echo of the token is masked"

@@ -7,8 +7,8 @@ import pytest
 from django.utils import timezone
 
 from mcpregistry.calls.catalog import Catalogues, DownstreamTools
-from mcpregistry.domain.definitions.definition import definition_hash
-from mcpregistry.domain.text.canonical import stored
+from mcpregistry.domain.definitions.definition import hash_definition
+from mcpregistry.domain.text.canonical import encode_lossy_json
 from mcpregistry.models import Agent, Definition, Endpoint, Grant, Server, Tool
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from tests.processes import below
@@ -29,8 +29,8 @@ def fill() -> None:
         Tool(server=server, name="say", first_seen_at=now, last_seen_at=now)
         for server in Server.objects.all()
     )
-    body = stored(listed)
-    found = definition_hash(listed)
+    body = encode_lossy_json(listed)
+    found = hash_definition(listed)
     Definition.objects.bulk_create(
         Definition(tool=tool, hash=found, body=body, seen_at=now, decided_at=now, approved=True)
         for tool in Tool.objects.all()
@@ -59,7 +59,7 @@ def test_a_thousand_servers_are_listed_in_a_few_queries_and_none_is_started(
     listed = []
     cursor = None
     while cursor or not listed:
-        page, cursor = catalogue.page(cursor, legacy=False)
+        page, cursor = catalogue.list_page(cursor, legacy=False)
         listed += page
     assert [tool["name"] for tool in listed] == [f"s{number:04}__say" for number in range(MANY)]
     assert below() <= children

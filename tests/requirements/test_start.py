@@ -31,11 +31,11 @@ async def test_a_starting_process_connects_eager_servers_and_no_others(
     here = await site()
     await until(
         lambda: (
-            eager.pk in here.engine.pool.states()
-            and here.engine.pool.states()[eager.pk].pid is not None
+            eager.pk in here.engine.pool.list_states()
+            and here.engine.pool.list_states()[eager.pk].pid is not None
         )
     )
-    assert set(here.engine.pool.states()) == {eager.pk}
+    assert set(here.engine.pool.list_states()) == {eager.pk}
 
 
 @pytest.mark.parametrize(("words", "host"), [([], "127.0.0.1"), (["--host", "0.0.0.0"], "0.0.0.0")])

@@ -8,13 +8,13 @@ from typing import Any
 
 from django.utils import timezone
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent
 from mcpregistry.models import Invocation, Server
 from mcpregistry.services.records import audit
-from mcpregistry.services.servers.checks import compare
-from mcpregistry.services.servers.connections import Seen, record_events
+from mcpregistry.services.servers.checks import compare_definitions
+from mcpregistry.services.servers.connections import ConnectionHistory, record_events
 from mcpregistry.services.servers.lifecycle import confirm_launch, save_server
 from tests.fakes.targets import SERVERS
 
@@ -40,7 +40,7 @@ def dispatched(
     now = timezone.now()
     values: dict[str, Any] = {
         "id": call_id,
-        "state": State.DISPATCHED,
+        "state": InvocationState.DISPATCHED,
         "agent_slug": "local",
         "tool_name": "echo",
         "exposed_name": "echo__echo",
@@ -52,20 +52,20 @@ def dispatched(
         "dispatched_at": now,
         "lease_until": now + lease,
     }
-    audit.record(kind="call.dispatched", actor="local", subject=f"call:{call_id}")
+    audit.record_entry(kind="call.dispatched", actor="local", subject=f"call:{call_id}")
     return Invocation.objects.create(**(values | changes))
 
 
 def ended(call_id: str, **changes: Any) -> Invocation:
     """A call that succeeded, with both audit entries."""
     values = {
-        "state": State.SUCCEEDED,
+        "state": InvocationState.SUCCEEDED,
         "lease_until": None,
         "finished_at": timezone.now(),
         "result": "{}",
     }
     call = dispatched(call_id, **(values | {"result_bytes": 2} | changes))
-    audit.record(kind=f"call.{call.state}", actor="local", subject=f"call:{call_id}")
+    audit.record_entry(kind=f"call.{call.state}", actor="local", subject=f"call:{call_id}")
     return call
 
 
@@ -73,6 +73,10 @@ def record_event(event: ConnectionEvent, process: str) -> None:
     """One event of a connection, written now."""
 
     def compare_now(server_id: int, discovery: Discovery) -> None:
-        compare(server=Server.objects.get(pk=server_id), discovery=discovery, process=process)
+        compare_definitions(
+            server=Server.objects.get(pk=server_id), discovery=discovery, process=process
+        )
 
-    record_events([event], {event.server_id: Seen.of(event)}, process, compare_now)
+    record_events(
+        [event], {event.server_id: ConnectionHistory.make_from_event(event)}, process, compare_now
+    )

@@ -14,8 +14,8 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.text.canonical import encode_canonical_json
 from mcpregistry.models import ApprovalRequest, Channel, Delivery, Invocation
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.notifications.delivery import Deliverer
@@ -58,7 +58,7 @@ def held(
     call_id = secrets.token_hex(16)
     values: dict[str, Any] = {
         "id": call_id,
-        "state": State.PENDING,
+        "state": InvocationState.PENDING,
         "agent_slug": "robot",
         "endpoint_slug": "default",
         "server_slug": "files",
@@ -67,13 +67,13 @@ def held(
         "definition_hash": "d" * 64,
         "binding": "b" * 64,
         "outcome": "ask",
-        "arguments": canonical({"path": "a.txt"} if arguments is None else arguments),
+        "arguments": encode_canonical_json({"path": "a.txt"} if arguments is None else arguments),
         "origin": "http",
         "writer": "web:box:1:a",
         "received_at": now,
         "lease_until": now + timedelta(hours=1),
     }
-    audit.record(kind="call.pending", actor="robot", subject=f"call:{call_id}")
+    audit.record_entry(kind="call.pending", actor="robot", subject=f"call:{call_id}")
     rank = {"low": 1, "medium": 2, "high": 3}[risk]
     more = {
         "rule_name": "Ask before writing",

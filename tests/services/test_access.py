@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.policy.access import capable, is_plain
+from mcpregistry.domain.policy.access import has_capability, is_unambiguous
 from mcpregistry.models import Agent, AuditEntry, Grant, Server, Token
 from mcpregistry.queries import consequences
 from mcpregistry.services.access import agents, grants, tokens
@@ -128,9 +128,9 @@ def test_the_same_grant_is_not_made_twice_but_a_narrower_one_is_another(agent: A
     server = Server.objects.create(slug="s")
     narrow = Grant(agent=agent, server=server, argument_pins={"a": 1})
     grants.save_grant(grant=narrow, actor=ACTOR)
-    first = grants.grant(agent=agent, server=server, actor=ACTOR)
+    first = grants.grant_access(agent=agent, server=server, actor=ACTOR)
     assert first != narrow
-    assert grants.grant(agent=agent, server=server, actor=ACTOR) == first
+    assert grants.grant_access(agent=agent, server=server, actor=ACTOR) == first
     assert Grant.objects.count() == 2
 
 
@@ -144,7 +144,7 @@ def test_pins_are_an_object(agent: Agent, pins: Any):
 
 
 def test_every_verb_is_in_the_audit_log(agent: Agent):
-    given = grants.grant(agent=agent, server=Server.objects.create(slug="s"), actor=ACTOR)
+    given = grants.grant_access(agent=agent, server=Server.objects.create(slug="s"), actor=ACTOR)
     grants.withdraw_grant(grant=given, actor=ACTOR)
     agent.name = "Ann"
     agents.save_agent(agent=agent, actor=ACTOR)
@@ -158,7 +158,11 @@ def may_use(slug: str) -> set[str]:
     snapshot = load_snapshot()
     agent = snapshot.agents[slug]
     pairs = [(snapshot.servers[tool.server_id], tool) for tool in snapshot.tools.values()]
-    return {f"{server.slug}::{tool.name}" for server, tool in pairs if capable(agent, server, tool)}
+    return {
+        f"{server.slug}::{tool.name}"
+        for server, tool in pairs
+        if has_capability(agent, server, tool)
+    }
 
 
 @pytest.mark.attack
@@ -166,10 +170,10 @@ def test_a_server_that_comes_later_gives_no_agent_more_than_it_had():
     serving("git", "push", "pull")
     agent = agents.save_agent(agent=Agent(slug="ann", capabilities=["mcp_git_push"]), actor=ACTOR)
     assert may_use("ann") == {"git::push"}
-    with pytest.raises(ConfigInvalid, match="is ambiguous") as refused:
+    with pytest.raises(ConfigInvalid, match="would have two meanings") as refused:
         serving("git_push", "anything")
     assert "Write mcp_git::push in" in refused.value.remedy
-    with pytest.raises(ConfigInvalid, match="is ambiguous"):
+    with pytest.raises(ConfigInvalid, match="would have two meanings"):
         serving("other", slug_later="git_push")
     agent.capabilities = ["mcp_git::push"]
     agents.save_agent(agent=agent, actor=ACTOR)
@@ -207,4 +211,4 @@ def serving(slug: str, *tools: str, slug_later: str = "") -> Server:
 def test_what_people_are_shown_is_the_spelling_that_has_one_meaning():
     shown = re.findall(r'\["(\w[^"]*)"\]', str(Agent._meta.get_field("capabilities").help_text))
     assert len(shown) == 3
-    assert all(map(is_plain, shown)), shown
+    assert all(map(is_unambiguous, shown)), shown

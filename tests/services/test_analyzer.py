@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.policy.access import may_call
-from mcpregistry.domain.policy.narrowing import LEAST, Alike, Folder
+from mcpregistry.domain.policy.narrowing import LEAST, CommonArguments, Folder
 from mcpregistry.models import (
     Agent,
     AuditEntry,
@@ -28,15 +28,21 @@ from mcpregistry.models import (
     Server,
     Tool,
 )
-from mcpregistry.models.usage import Span
-from mcpregistry.queries.calls import known_days
+from mcpregistry.models.usage import SpanLength
+from mcpregistry.queries.calls import count_known_days
 from mcpregistry.services.access import agents, grants
-from mcpregistry.services.configuration.snapshot import grant_spec, load_snapshot
+from mcpregistry.services.configuration.snapshot import build_grant_spec, load_snapshot
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.policy import analyzer, hiding
-from mcpregistry.services.policy.analyzer import Proposal, analyse, analyse_whole, apply, candidates
+from mcpregistry.services.policy.analyzer import (
+    GrantProposal,
+    analyse,
+    analyse_whole,
+    apply_grant_proposal,
+    select_candidates,
+)
 from mcpregistry.services.records import audit, call_hours
-from mcpregistry.services.records.bound import FORGOTTEN
+from mcpregistry.services.records.signed_calls import FORGOTTEN
 
 pytestmark = pytest.mark.django_db
 ACTOR = "test"
@@ -75,15 +81,15 @@ def ann() -> Agent:
             listed=[{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(10)],
         )
         decisions.approve_waiting(server=server, actor=ACTOR)
-        grants.grant(agent=agent, server=server, actor=ACTOR)
+        grants.grant_access(agent=agent, server=server, actor=ACTOR)
     agents.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
     Grant.objects.update(created_at=NOW - timedelta(days=180))
     Tool.objects.update(first_seen_at=NOW - timedelta(days=180))
     return agent
 
 
-def proposed(**narrow: Any) -> list[Proposal]:
-    return analyse(candidates().filter(**narrow).order_by("pk"), days=DAYS, now=NOW)
+def proposed(**narrow: Any) -> list[GrantProposal]:
+    return analyse(select_candidates().filter(**narrow).order_by("pk"), days=DAYS, now=NOW)
 
 
 def test_what_it_proposes_stops_nothing_that_was_used(ann: Agent) -> None:
@@ -102,7 +108,9 @@ def test_what_it_proposes_stops_nothing_that_was_used(ann: Agent) -> None:
         for each in found:
             assert not each.stopped
             assert not each.unjudged
-            apply(grant=each.grant, key=each.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
+            apply_grant_proposal(
+                grant=each.grant, key=each.key, days=DAYS, now=NOW, actor=ACTOR, user=None
+            )
         # as if half a year had gone by with the same calls
         Grant.objects.update(created_at=NOW - timedelta(days=180))
     assert rounds == 2  # servers became tools, and these got pins
@@ -191,7 +199,7 @@ def test_of_a_period_that_is_not_kept_nothing_is_concluded(ann: Agent) -> None:
     assert not proposed()
     Configuration.objects.update(keep_calls_days=365)
     assert proposed()
-    audit.record(
+    audit.record_entry(
         kind="calls.forgotten",
         actor="retention",
         subject=FORGOTTEN,
@@ -199,7 +207,7 @@ def test_of_a_period_that_is_not_kept_nothing_is_concluded(ann: Agent) -> None:
         payloads_before=NOW.isoformat(),
     )
     assert not proposed(), "they were kept for a week until now, and are gone"
-    assert known_days(NOW) == 7
+    assert count_known_days(NOW) == 7
 
 
 def test_arguments_are_read_where_they_are_needed_and_only_short_ones(ann: Agent) -> None:
@@ -211,7 +219,9 @@ def test_arguments_are_read_where_they_are_needed_and_only_short_ones(ann: Agent
         assert proposed(server__slug="git")[0].judged == LEAST
     assert not any('"arguments"' in each["sql"] for each in asked)
     Grant.objects.all().delete()
-    grants.grant(agent=ann, tool=Tool.objects.get(server__slug="git", name="t1"), actor=ACTOR)
+    grants.grant_access(
+        agent=ann, tool=Tool.objects.get(server__slug="git", name="t1"), actor=ACTOR
+    )
     Grant.objects.update(created_at=NOW - timedelta(days=180))
     assert not proposed(), "what a long one says is not known"
     Invocation.objects.filter(pk="c0").update(arguments='{"a": 1}')
@@ -227,8 +237,8 @@ def test_calls_that_were_refused_before_they_were_decided_on_are_no_use(ann: Age
 
 
 def test_erased_arguments_pin_nothing_and_secrets_are_not_pinned() -> None:
-    alike = Alike()
-    gone = Alike()
+    alike = CommonArguments()
+    gone = CommonArguments()
     for number in range(LEAST):
         alike.take(
             {
@@ -243,7 +253,7 @@ def test_erased_arguments_pin_nothing_and_secrets_are_not_pinned() -> None:
         gone.take({"a": 1} if number else None)
     assert alike.pins() == {"a": 1}
     assert gone.pins() == {}
-    few = Alike()
+    few = CommonArguments()
     few.take({"a": 1})
     assert few.pins() == {}
 
@@ -277,25 +287,31 @@ def test_a_pattern_becomes_the_folder_of_all_that_was_read(
 def test_only_what_was_shown_is_done_and_pins_can_be_left_out(ann: Agent) -> None:
     tool = Tool.objects.get(server__slug="git", name="t1")
     Grant.objects.all().delete()
-    grants.grant(agent=ann, tool=tool, actor=ACTOR)
+    grants.grant_access(agent=ann, tool=tool, actor=ACTOR)
     Grant.objects.update(created_at=NOW - timedelta(days=180))
     Invocation.objects.bulk_create(call(n, "git", "t1", {"a": 1, "b": 2}) for n in range(LEAST))
     (found,) = proposed()
     call(99, "git", "t1", {"a": 1, "b": 3}).save()
     with pytest.raises(Conflict):
-        apply(grant=found.grant, key=found.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
+        apply_grant_proposal(
+            grant=found.grant, key=found.key, days=DAYS, now=NOW, actor=ACTOR, user=None
+        )
     Invocation.objects.filter(pk="c99").delete()
     with pytest.raises(Conflict):
-        apply(grant=found.grant, key=found.key, days=DAYS, now=NOW, actor=ACTOR, user=None, pins=[])
+        apply_grant_proposal(
+            grant=found.grant, key=found.key, days=DAYS, now=NOW, actor=ACTOR, user=None, pins=[]
+        )
     assert Grant.objects.get().argument_pins == {}
-    apply(grant=found.grant, key=found.key, days=DAYS, now=NOW, actor=ACTOR, user=None, pins=["a"])
+    apply_grant_proposal(
+        grant=found.grant, key=found.key, days=DAYS, now=NOW, actor=ACTOR, user=None, pins=["a"]
+    )
     assert Grant.objects.get().argument_pins == {"a": 1}
 
 
 def test_hiding_locks_the_grants_that_it_exchanges(ann: Agent) -> None:
     gone = Tool.objects.get(server__slug="git", name="t1")
     with CaptureQueriesContext(connection) as asked:
-        assert hiding.hide(ann, [gone], actor=ACTOR) == (1, 9)
+        assert hiding.hide_tools(ann, [gone], actor=ACTOR) == (1, 9)
     locked = any("FOR UPDATE OF" in each["sql"] for each in asked)
     assert locked is connection.features.has_select_for_update_of
     assert not Grant.objects.filter(tool=gone).exists()
@@ -316,9 +332,11 @@ def test_a_proof_reads_no_grants_of_other_servers(
 ) -> None:
     Invocation.objects.bulk_create(call(n, "git", "t1", {}) for n in range(LEAST))
     for tool in Tool.objects.filter(server__slug="bank"):
-        grants.grant(agent=ann, tool=tool, actor=ACTOR)
+        grants.grant_access(agent=ann, tool=tool, actor=ACTOR)
     read = []
-    monkeypatch.setattr(analyzer, "grant_spec", lambda row: read.append(row) or grant_spec(row))
+    monkeypatch.setattr(
+        analyzer, "build_grant_spec", lambda row: read.append(row) or build_grant_spec(row)
+    )
     assert proposed(server__slug="git")[0].kind == "tools"
     assert {(row.tool.server if row.tool else row.server).slug for row in read} == {"git"}
 
@@ -333,7 +351,9 @@ def test_a_server_with_more_calls_than_are_read_is_narrowed_to_every_tool_that_w
     assert [str(row.tool) for row in found.after] == ["git::t1", "git::t2"]
     assert "t1 (99), t2 (1)" in found.says
     assert (found.judged, found.stopped, found.looked.all) == (10, (), False)
-    apply(grant=found.grant, key=found.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
+    apply_grant_proposal(
+        grant=found.grant, key=found.key, days=DAYS, now=NOW, actor=ACTOR, user=None
+    )
     assert Grant.objects.filter(agent=ann, tool__server__slug="git").count() == 2
 
 
@@ -345,7 +365,7 @@ def test_nothing_is_concluded_from_hours_that_are_not_counted(
     assert not proposed(server__slug="git"), "the clock has counted nothing yet"
     call_hours.count_due(NOW)
     assert proposed(server__slug="git")
-    hours = CountedSpan.objects.filter(span=Span.HOUR).order_by("begins")
+    hours = CountedSpan.objects.filter(span=SpanLength.HOUR).order_by("begins")
     hours[len(hours) // 2].delete()
     assert not proposed(server__slug="git"), "an hour is missing"
 
@@ -358,7 +378,7 @@ def one_tool(monkeypatch: pytest.MonkeyPatch, last: Mapping[str, Any] | None) ->
     tool = Tool.objects.get(server__slug="git", name="t1")
     Grant.objects.filter(server__slug="git").update(server=None, tool=tool)
     monkeypatch.setattr(analyzer, "MOST_CALLS", 10)
-    return candidates().get(tool=tool)
+    return select_candidates().get(tool=tool)
 
 
 @pytest.mark.both_databases
@@ -371,13 +391,13 @@ def test_pins_of_a_busy_tool_are_what_all_its_calls_had_in_common(
     assert guess.says.startswith("In the latest 10 calls")
     assert set(guess.pins) == {"repo", "deep"}
     with pytest.raises(Conflict):
-        apply(grant=grant, key=guess.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
+        apply_grant_proposal(grant=grant, key=guess.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
     proven = analyse_whole(grant, days=DAYS, now=NOW)
     assert proven is not None
     assert not proven.is_guess
     assert proven.pins == {"deep": True}
     assert (proven.judged, proven.stops, proven.unjudged) == (30, 0, 0)
-    apply(grant=grant, key=proven.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
+    apply_grant_proposal(grant=grant, key=proven.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
     assert Grant.objects.get(tool=grant.tool).argument_pins == {"deep": True}
 
 
@@ -386,7 +406,7 @@ def test_a_guess_that_all_calls_confirm_can_be_applied(
 ) -> None:
     grant = one_tool(monkeypatch, {"repo": "docs", "deep": True, "n": 0})
     (guess,) = proposed(pk=grant.pk)
-    apply(grant=grant, key=guess.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
+    apply_grant_proposal(grant=grant, key=guess.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
     assert Grant.objects.get(tool=grant.tool).argument_pins == {"repo": "docs", "deep": True}
 
 
@@ -412,12 +432,12 @@ def test_a_grant_that_was_changed_during_the_proof_is_left_alone(
     grant = one_tool(monkeypatch, {"repo": "docs", "deep": True, "n": 0})
     (guess,) = proposed(pk=grant.pk)
 
-    def changed(*found: Any, **given: Any) -> Proposal | None:
+    def changed(*found: Any, **given: Any) -> GrantProposal | None:
         proven = analyse_whole(*found, **given)
         Grant.objects.filter(pk=grant.pk).update(note="changed")
         return proven
 
     monkeypatch.setattr(analyzer, "analyse_whole", changed)
     with pytest.raises(Conflict):
-        apply(grant=grant, key=guess.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
+        apply_grant_proposal(grant=grant, key=guess.key, days=DAYS, now=NOW, actor=ACTOR, user=None)
     assert Grant.objects.get(pk=grant.pk).argument_pins == {}

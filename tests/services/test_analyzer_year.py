@@ -23,8 +23,8 @@ from mcpregistry.models import Agent, Configuration, Endpoint, Grant, Invocation
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.definitions import decisions, observe
-from mcpregistry.services.policy.analyzer import apply, candidates
-from mcpregistry.services.policy.findings import PERIODS, load, refresh
+from mcpregistry.services.policy.analyzer import apply_grant_proposal, select_candidates
+from mcpregistry.services.policy.findings import PERIODS, load_findings, refresh_findings
 from mcpregistry.services.records import call_hours
 
 pytestmark = pytest.mark.django_db
@@ -81,9 +81,9 @@ def configured() -> None:
     for slug in AGENTS:
         agent = agents.save_agent(agent=Agent(slug=slug), actor=ACTOR)
         for server in Server.objects.exclude(slug="mail"):
-            grants.grant(agent=agent, server=server, actor=ACTOR)
+            grants.grant_access(agent=agent, server=server, actor=ACTOR)
         for tool in Tool.objects.filter(server__slug="mail"):
-            grants.grant(agent=agent, tool=tool, actor=ACTOR)
+            grants.grant_access(agent=agent, tool=tool, actor=ACTOR)
     Configuration.objects.update(keep_calls_days=730)
     Grant.objects.update(created_at=NOW - 2 * YEAR)
     Tool.objects.update(first_seen_at=NOW - 2 * YEAR)
@@ -122,14 +122,16 @@ def test_proposals_over_a_year_stop_no_call_that_was_used() -> None:
         # nothing is known of the calls to come
         Invocation.objects.bulk_create(made, batch_size=500)
         call_hours.count_due(at)
-        refresh(at, seconds=float("inf"))
+        refresh_findings(at, seconds=float("inf"))
         for days in PERIODS:
             used = [call for call in calls if at - timedelta(days=days) <= call.received_at < at]
-            found = load(list(candidates()), days=days).proposals.values()
+            found = load_findings(list(select_candidates()), days=days).proposals.values()
             assert not any(each.stops for each in found)
             with transaction.atomic():
                 for each in found:
-                    apply(grant=each.grant, key=each.key, days=days, now=at, actor=ACTOR, user=None)
+                    apply_grant_proposal(
+                        grant=each.grant, key=each.key, days=days, now=at, actor=ACTOR, user=None
+                    )
                 assert not list(refused(used, at)), f"{days} days until {at}"
                 transaction.set_rollback(True)
             kinds |= {each.kind for each in found}

@@ -10,11 +10,11 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
-from mcpregistry.domain.calls.binding import binding_of
-from mcpregistry.domain.errors import Busy, ConfigInvalid, Conflict, Denied, NotFound
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.calls.binding import compute_binding
+from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied, NotFound, QueueFullError
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Terms
-from mcpregistry.domain.policy.risk import Level, Risk
+from mcpregistry.domain.policy.risk import Risk, RiskLevel
 from mcpregistry.models import (
     Agent,
     ApprovalRequest,
@@ -27,7 +27,7 @@ from mcpregistry.models import (
 from mcpregistry.models.conversation import MessageKind
 from mcpregistry.services.access import agents, roles
 from mcpregistry.services.approvals import held_calls, votes
-from mcpregistry.services.approvals.held_calls import Ticket
+from mcpregistry.services.approvals.held_calls import HeldCallTicket
 from mcpregistry.services.approvals.votes import AlreadyDecided, vote
 from mcpregistry.services.conversations import messages
 from mcpregistry.services.definitions import decisions, observe
@@ -40,7 +40,7 @@ from tests.services.rows import confirmed, dispatched, ended
 from tests.services.test_invariants import broken
 
 pytestmark = [pytest.mark.django_db, pytest.mark.exhaustive(on="postgresql")]
-HIGH = Risk(Level.HIGH, False, True, True)
+HIGH = Risk(RiskLevel.HIGH, False, True, True)
 
 
 def person(name: str, *groups: str, **fields: Any) -> User:
@@ -88,7 +88,7 @@ def row(number: int = 1, arguments: str = '{"n":1}', fingerprint: str = "f" * 64
         "tool_name": "echo",
         "exposed_name": "echo__echo",
         "definition_hash": "d",
-        "binding": binding_of(**same, arguments=arguments, fingerprint=fingerprint),
+        "binding": compute_binding(**same, arguments=arguments, fingerprint=fingerprint),
         "arguments": arguments,
         "outcome": "ask",
         "origin": "http",
@@ -99,7 +99,7 @@ def row(number: int = 1, arguments: str = '{"n":1}', fingerprint: str = "f" * 64
 
 def ask(
     number: int = 1, *, arguments: str = '{"n":1}', task: TaskWish | None = None, **changes: Any
-) -> Ticket:
+) -> HeldCallTicket:
     return held_calls.ask(
         row=row(number, arguments),
         terms=terms(**changes),
@@ -110,19 +110,19 @@ def ask(
     )
 
 
-def request_of(ticket: Ticket) -> ApprovalRequest:
+def request_of(ticket: HeldCallTicket) -> ApprovalRequest:
     return held_calls.load(ticket.id)
 
 
-def state_of(ticket: Ticket) -> str:
+def state_of(ticket: HeldCallTicket) -> str:
     return request_of(ticket).call.state
 
 
-def yes(ticket: Ticket, user: User, **facts: Any) -> ApprovalRequest:
+def yes(ticket: HeldCallTicket, user: User, **facts: Any) -> ApprovalRequest:
     return vote(request_id=ticket.id, user=user, approve=True, via="web", **facts)
 
 
-def no(ticket: Ticket, user: User, **facts: Any) -> ApprovalRequest:
+def no(ticket: HeldCallTicket, user: User, **facts: Any) -> ApprovalRequest:
     return vote(request_id=ticket.id, user=user, approve=False, via="web", **facts)
 
 
@@ -171,15 +171,15 @@ def test_who_may_decide(who: str):
     make, change, words = WHO[who]
     user = make()
     ticket = ask(**change())
-    assert words in votes.why_not(request_of(ticket), user)
-    assert bool(words) == bool(votes.why_not(request_of(ticket), user))
+    assert words in votes.explain_ineligibility(request_of(ticket), user)
+    assert bool(words) == bool(votes.explain_ineligibility(request_of(ticket), user))
     if words:
         for decide in (yes, no):
             with pytest.raises(Denied, match=words):
                 decide(ticket, user)
-        assert state_of(ticket) == State.PENDING
+        assert state_of(ticket) == InvocationState.PENDING
     else:
-        assert yes(ticket, user).call.state == State.READY
+        assert yes(ticket, user).call.state == InvocationState.READY
 
 
 def test_a_superuser_does_not_approve_for_her_own_agent():
@@ -196,9 +196,9 @@ def test_those_who_could_decide_are_listed_once():
     person("d", "viewer")
     person("e", "approver", is_active=False)
     person("f", "finance")
-    assert sorted(roles.approvers(None).values_list("username", flat=True)) == sorted(wanted)
+    assert sorted(roles.find_approvers(None).values_list("username", flat=True)) == sorted(wanted)
     finance = Group.objects.get(name="finance")
-    assert list(roles.approvers(finance).values_list("username", flat=True)) == ["c"]
+    assert list(roles.find_approvers(finance).values_list("username", flat=True)) == ["c"]
 
 
 # -- votes -----------------------------------------------------------------------------------------
@@ -208,10 +208,10 @@ def test_those_who_could_decide_are_listed_once():
 def test_a_quorum_is_of_different_people(bob: User):
     ticket = ask(quorum=2)
     eve = person("eve", "approver")
-    assert yes(ticket, bob).call.state == State.PENDING
+    assert yes(ticket, bob).call.state == InvocationState.PENDING
     with pytest.raises(Conflict, match="already voted on this call"):
         yes(ticket, bob)
-    assert yes(ticket, eve).call.state == State.READY
+    assert yes(ticket, eve).call.state == InvocationState.READY
     assert broken() == set()
 
 
@@ -220,7 +220,7 @@ def test_one_rejection_ends_it_whatever_others_said(bob: User):
     eve = person("eve", "approver")
     yes(ticket, eve)
     no(ticket, bob, reason="no")
-    assert state_of(ticket) == State.REJECTED
+    assert state_of(ticket) == InvocationState.REJECTED
     with pytest.raises(AlreadyDecided, match="bob already rejected"):
         yes(ticket, person("dan", "approver"))
 
@@ -240,12 +240,12 @@ def test_a_voter_who_loses_the_right_counts_no_more(bob: User):
     eve = person("eve", "approver")
     yes(ticket, bob)
     bob.groups.clear()
-    assert yes(ticket, eve).call.state == State.PENDING
-    assert yes(ticket, person("dan", "approver")).call.state == State.READY
+    assert yes(ticket, eve).call.state == InvocationState.PENDING
+    assert yes(ticket, person("dan", "approver")).call.state == InvocationState.READY
     eve.is_active = False
     eve.save()
     assert (
-        votes.lost_votes(request_of(ticket), votes.cast(request_of(ticket)))
+        votes.explain_lost_quorum(request_of(ticket), votes.list_votes(request_of(ticket)))
         == "bob no longer has permission to approve it; eve no longer has permission to approve it"
     )
 
@@ -256,16 +256,19 @@ def test_nobody_decides_on_what_is_not_there(bob: User):
 
 
 @pytest.mark.both_databases
-@pytest.mark.parametrize("late", [State.PENDING, State.READY])
-def test_time_ends_what_waits(bob: User, late: State):
+@pytest.mark.parametrize("late", [InvocationState.PENDING, InvocationState.READY])
+def test_time_ends_what_waits(bob: User, late: InvocationState):
     ticket = ask()
-    if late is State.READY:
+    if late is InvocationState.READY:
         yes(ticket, bob)
     request = request_of(ticket)
     due = request.execute_by or request.decide_by
     assert held_calls.expire_due(due - timedelta(seconds=1)) == 0
     assert held_calls.expire_due(due) == 1
-    assert (state_of(ticket), request_of(ticket).call.lease_until) == (State.EXPIRED, None)
+    assert (state_of(ticket), request_of(ticket).call.lease_until) == (
+        InvocationState.EXPIRED,
+        None,
+    )
     assert broken() == set()
 
 
@@ -277,7 +280,7 @@ def test_a_host_that_confirms_counts_once_and_the_owner_is_the_same_person(bob: 
         votes.confirm(request_id=ticket.id, by="the person at Cursor")
     with pytest.raises(Conflict, match="already voted on this call"):
         yes(ticket, owner)
-    assert yes(ticket, bob).call.state == State.READY
+    assert yes(ticket, bob).call.state == InvocationState.READY
     assert broken() == set()
 
 
@@ -287,7 +290,7 @@ def test_a_host_without_an_owner_confirms_once_too(bob: User):
     votes.confirm(request_id=ticket.id, by="the person at Cursor")
     with pytest.raises(Conflict, match="already confirmed this call"):
         votes.confirm(request_id=ticket.id, by="the person at Cursor")
-    assert yes(ticket, bob).call.state == State.READY
+    assert yes(ticket, bob).call.state == InvocationState.READY
 
 
 def test_a_host_refuses_only_where_it_may_confirm():
@@ -349,7 +352,7 @@ def test_one_agent_cannot_bury_the_people_who_decide(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(held_calls, "MOST_OPEN", 2)
     ask(1, arguments="{}")
     ask(2, arguments="[]")
-    with pytest.raises(Busy, match="2 calls of this agent already wait"):
+    with pytest.raises(QueueFullError, match="2 calls of this agent already wait"):
         ask(3, arguments='{"n":3}')
     assert Invocation.objects.count() == 2
 
@@ -392,7 +395,7 @@ def test_a_permit_only_narrows_and_a_wrong_one_decides_nothing(bob: User, case: 
     with pytest.raises(ConfigInvalid):
         yes(ticket, bob, permit=wish())
     assert (state_of(ticket), Permit.objects.count(), request_of(ticket).votes.count()) == (
-        State.PENDING,
+        InvocationState.PENDING,
         0,
         0,
     )
@@ -415,7 +418,7 @@ def covering(**changes: Any) -> list[Permit]:
         "fingerprint": "f" * 64,
         "now": timezone.now(),
     }
-    return permits.covering(**(facts | changes))
+    return permits.find_covering_permits(**(facts | changes))
 
 
 def covered(bob: User, **changes: Any) -> bool:
@@ -438,7 +441,7 @@ def test_a_permit_covers_only_what_it_was_given_for(bob: User):
         assert not covered(bob, **change), change
     found = covering()
     uses = [
-        permits.use(call_id="c", permits=found, agent_slug="ann", now=timezone.now())
+        permits.use_permit(call_id="c", permits=found, agent_slug="ann", now=timezone.now())
         for _ in range(3)
     ]
     assert [bool(each) for each in uses] == [True, False, False]
@@ -449,7 +452,7 @@ def _used(bob: User) -> None:
     """The only use of a permit is taken, by the call ``c``."""
     yes(ask(), bob, permit=PermitWish(hours(1), {"n": 1}, uses=1))
     found = covering()
-    assert permits.use(call_id="c", permits=found, agent_slug="ann", now=timezone.now())
+    assert permits.use_permit(call_id="c", permits=found, agent_slug="ann", now=timezone.now())
 
 
 @pytest.mark.both_databases
@@ -487,9 +490,11 @@ def test_a_permit_that_is_revoked_or_ends_just_before_its_use_is_not_used(
 ):
     yes(ask(), bob, permit=PermitWish(hours(1), uses=uses))
     found = covering()
-    assert permits.use(call_id="c", permits=found, agent_slug="ann", now=hours(2)) is None
+    assert permits.use_permit(call_id="c", permits=found, agent_slug="ann", now=hours(2)) is None
     permits.revoke(permit=found[0], actor="user:bob")
-    assert permits.use(call_id="c", permits=found, agent_slug="ann", now=timezone.now()) is None
+    assert (
+        permits.use_permit(call_id="c", permits=found, agent_slug="ann", now=timezone.now()) is None
+    )
 
 
 def test_a_permit_does_not_count_for_whoever_gave_it(bob: User):
@@ -504,7 +509,7 @@ def test_whoever_wrote_in_the_conversation_of_a_call_neither_approves_nor_permit
     cid = person("cid", "approver")
     conversation = Conversation.objects.create(agent=Agent.objects.get(slug="ann"))
     for user in (bob, person("last", "operator")):
-        messages.say(
+        messages.add_message(
             conversation=conversation,
             kind=MessageKind.IN,
             text="Do it.",
@@ -519,13 +524,13 @@ def test_whoever_wrote_in_the_conversation_of_a_call_neither_approves_nor_permit
         yes(ticket, bob)
     yes(ticket, cid, permit=PermitWish(hours(1)))
     assert len(covering(conversation=conversation.pk)) == 1
-    messages.say(
+    messages.add_message(
         conversation=conversation, kind=MessageKind.IN, text="More.", author="user:cid", user=cid
     )
     assert not covering(conversation=conversation.pk)
     assert len(covering()) == 1
     request = request_of(ticket)
-    assert not votes.lost_votes(request, votes.cast(request)), (
+    assert not votes.explain_lost_quorum(request, votes.list_votes(request)), (
         "what is written later takes no vote back"
     )
 
@@ -562,13 +567,13 @@ def test_the_default_asks_on_the_default_terms(bob: User):
         waiting_as="hold",
         now=timezone.now(),
     )
-    assert (ticket.asked_of, yes(ticket, bob).call.state) == ("an approver", State.READY)
+    assert (ticket.asked_of, yes(ticket, bob).call.state) == ("an approver", InvocationState.READY)
     assert broken() == set()
 
 
 def test_a_rule_that_is_gone_asks_nobody_and_says_why():
     """A process may decide by a rule for up to a second after it was removed."""
-    with pytest.raises(Busy, match="was just deleted"):
+    with pytest.raises(QueueFullError, match="was just deleted"):
         ask(rule_id=987654)
     assert not ApprovalRequest.objects.exists()
     assert not Invocation.objects.exists()

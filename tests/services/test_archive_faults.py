@@ -44,7 +44,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_log_that_does_not_hold_is_not_archived(tmp_path):
     with unguarded():
         AuditEntry.objects.filter(writer="web:1", seq=3).update(actor="eve")
-    with pytest.raises(CommandError, match=r"has been changed: web:1 #3.*Nothing was moved"):
+    with pytest.raises(CommandError, match=r"has been changed: web:1 #3.*No entries were moved"):
         archive(tmp_path)
     AuditEntry.objects.get(writer="web:1", seq=3)
     assert files(tmp_path) == []
@@ -88,7 +88,7 @@ def test_a_folder_that_takes_no_file_is_told_of_with_the_remedy(tmp_path, monkey
 def test_a_file_that_is_read_otherwise_than_it_was_written_counts_for_nothing(
     tmp_path, monkeypatch
 ):
-    write = archive_files.write
+    write = archive_files.write_archive_file
 
     def rotten(*given):
         part = write(*given)
@@ -97,7 +97,7 @@ def test_a_file_that_is_read_otherwise_than_it_was_written_counts_for_nothing(
         part.write_bytes(content)
         return part
 
-    monkeypatch.setattr(archive_files, "write", rotten)
+    monkeypatch.setattr(archive_files, "write_archive_file", rotten)
     with pytest.raises(CommandError, match="Check the disk"):
         archive(tmp_path)
     assert [*tmp_path.iterdir()] == [tmp_path / ".archiving"]
@@ -107,7 +107,7 @@ def test_a_file_that_is_read_otherwise_than_it_was_written_counts_for_nothing(
 @pytest.mark.usefixtures("site")
 def test_of_two_at_once_one_is_refused(tmp_path):
     with (
-        archiving._alone(tmp_path),
+        archiving._hold_archive_lock(tmp_path),
         pytest.raises(CommandError, match="Another process is writing an archive to"),
     ):
         archive(tmp_path)
@@ -118,7 +118,7 @@ def test_of_two_at_once_one_is_refused(tmp_path):
 def test_what_another_run_has_moved_meanwhile_is_not_moved_again(tmp_path, monkeypatch, taken):
     """All of it, or the first three entries, and then it was broken off."""
     other = tmp_path / "other"
-    keep = archive_files.keep
+    keep = archive_files.publish_archive_file
     move = archiving._move
     other.mkdir()
 
@@ -138,7 +138,7 @@ def test_what_another_run_has_moved_meanwhile_is_not_moved_again(tmp_path, monke
             assert archive(other).startswith(f"{taken} entries")
         return keep(part)
 
-    monkeypatch.setattr(archive_files, "keep", overtaken)
+    monkeypatch.setattr(archive_files, "publish_archive_file", overtaken)
     with pytest.raises(CommandError, match="Another process archived entries in the meantime"):
         archive(tmp_path)
     assert len(files(tmp_path)) == 1  # no record names it, and what it holds is in the other
@@ -207,14 +207,14 @@ def test_a_process_that_is_killed_loses_nothing(live_db, tmp_path, point):
 @pytest.mark.usefixtures("site")
 def test_what_was_moved_before_the_file_was_begun_is_not_written_again(tmp_path, monkeypatch):
     other = tmp_path / "other"
-    again = archiving._forgotten_said_again
+    again = archiving._repeat_retention_entry
     other.mkdir()
 
     def overtaken() -> None:
-        monkeypatch.setattr(archiving, "_forgotten_said_again", again)
+        monkeypatch.setattr(archiving, "_repeat_retention_entry", again)
         archive(other)
 
-    monkeypatch.setattr(archiving, "_forgotten_said_again", overtaken)
+    monkeypatch.setattr(archiving, "_repeat_retention_entry", overtaken)
     with pytest.raises(CommandError, match="Another process archived entries in the meantime"):
         archive(tmp_path)
     assert [*tmp_path.glob("audit-*")] == []
@@ -254,7 +254,7 @@ def test_of_two_that_remove_at_the_very_same_time_one_does(live_db, tmp_path, mo
     process_wrote("web:1", 9, minutes_ago=190 * DAY)
     assert seal() is not None
     both = threading.Barrier(2)
-    keep = archive_files.keep
+    keep = archive_files.publish_archive_file
     ends = list[object]()
 
     def kept(part: Path) -> Path:
@@ -264,13 +264,13 @@ def test_of_two_that_remove_at_the_very_same_time_one_does(live_db, tmp_path, mo
     def one(folder: Path) -> None:
         folder.mkdir()
         try:
-            ends.append(archiving.archive(timezone.now(), timedelta(days=90), folder, str))
+            ends.append(archiving.archive_entries(timezone.now(), timedelta(days=90), folder, str))
         except Exception as error:
             ends.append(error)
         finally:
             connections.close_all()
 
-    monkeypatch.setattr(archive_files, "keep", kept)
+    monkeypatch.setattr(archive_files, "publish_archive_file", kept)
     folders = [tmp_path / name for name in "ab"]
     threads = [threading.Thread(target=one, args=[folder]) for folder in folders]
     for thread in threads:
@@ -289,32 +289,36 @@ def test_of_two_that_remove_at_the_very_same_time_one_does(live_db, tmp_path, mo
 @pytest.mark.usefixtures("site", "small")
 @pytest.mark.parametrize(
     "look",
-    [lambda: verify().problems, lambda: verify(full=True).problems, lambda: tuple(chains.verify())],
+    [
+        lambda: verify().problems,
+        lambda: verify(full=True).problems,
+        lambda: tuple(chains.verify_chains()),
+    ],
     ids=["what is new", "full", "invariants"],
 )
 def test_a_verification_beside_an_archive_finds_nothing_wrong(tmp_path, monkeypatch, look):
     """Entries go away after it has read until where each chain is archived."""
     assert verify().problems == ()
-    cut = chains.cut_after_archives
+    cut = chains.find_cut_chains
 
     def overtaken(known):
-        monkeypatch.setattr(chains, "cut_after_archives", cut)
+        monkeypatch.setattr(chains, "find_cut_chains", cut)
         archive(tmp_path)
         return cut(known)
 
-    monkeypatch.setattr(chains, "cut_after_archives", overtaken)
+    monkeypatch.setattr(chains, "find_cut_chains", overtaken)
     assert look() == ()
     assert AuditArchive.objects.exists()
 
 
 @pytest.mark.usefixtures("site")
 def test_files_that_were_read_beside_an_archive_are_not_called_wrong(tmp_path, monkeypatch):
-    read = archive_files.verify
+    read = archive_files.verify_archive_files
 
     def overtaken(places, known):
         archive(tmp_path)
         return read(places, known)
 
-    monkeypatch.setattr(archive_files, "verify", overtaken)
+    monkeypatch.setattr(archive_files, "verify_archive_files", overtaken)
     with pytest.raises(CommandError, match="Run it again when the archiving has finished"):
         run("verify", "--archive", str(tmp_path))

@@ -104,7 +104,7 @@ def test_a_changed_file_with_its_digest_put_into_the_record_is_found(folder):
     file = files(folder)[1]
     written_anew(file, lambda lines: [*lines[:1], *lines[2:]])
     with unguarded():
-        AuditArchive.objects.filter(file=file.name).update(digest=archive_files.digest_of(file))
+        AuditArchive.objects.filter(file=file.name).update(digest=archive_files.hash_file(file))
     assert "it does not match its signature" in told()
     assert "it does not match its signature" in told("--full", "--archive", str(folder))
 
@@ -195,7 +195,7 @@ def test_entries_that_were_removed_by_hand_after_what_is_archived_are_found(fold
 
 def test_entries_that_were_removed_without_an_archive_are_found(folder):
     for _ in range(3):
-        audit.record(kind="test", actor="ann", subject="x")
+        audit.record_entry(kind="test", actor="ann", subject="x")
     assert seal() is not None
     assert verify().problems == ()
     first = AuditEntry.objects.filter(writer="configuration").order_by("seq").first()
@@ -209,7 +209,7 @@ def test_entries_that_were_removed_without_an_archive_are_found(folder):
 
 def test_an_archived_entry_that_is_put_back_is_found(folder):
     with gzip.open(files(folder)[0], "rt") as stream:
-        entry = archive_files._entry(json.loads(stream.readline()))
+        entry = archive_files._parse_entry(json.loads(stream.readline()))
     entry.save()
     assert "it was archived, but it is in the database again" in told("--full")
 
@@ -224,7 +224,7 @@ def test_an_export_and_seals_of_before_are_compared_with_the_archives(folder, tm
     with gzip.open(files(folder)[1], "rt") as stream:
         lines = stream.read().splitlines()[:-1]
     kept = tmp_path / "kept.jsonl"
-    kept.write_text("".join(f"{line}\n" for line in [*lines, *chains.export()]))
+    kept.write_text("".join(f"{line}\n" for line in [*lines, *chains.export_log()]))
     assert "The audit log is intact" in told("--against", str(kept), "--archive", str(folder))
     kept.write_text(kept.read_text().replace(json.loads(lines[1])["hash"], "f" * 64))
     assert "it was exported, and is missing" in told(

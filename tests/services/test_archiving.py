@@ -12,7 +12,7 @@ from django.core.management import CommandError
 from django.utils import timezone
 
 from mcpregistry.models import AuditArchive, AuditEntry, Invocation
-from mcpregistry.services.records import archiving, audit, bound, chains
+from mcpregistry.services.records import archiving, audit, chains, signed_calls
 from mcpregistry.services.upkeep import reaping
 from tests.fakes.archived import DAY, archive, files, half_a_year, holds, left, run
 from tests.fakes.tampered import process_wrote, seal, sealed_anew, verify
@@ -36,7 +36,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("site")
 def test_old_entries_move_into_a_file_and_the_log_holds_without_and_with_it(tmp_path):
-    before = {(each.writer, each.seq): chains.line_of(each) for each in AuditEntry.objects.all()}
+    before = {
+        (each.writer, each.seq): chains.format_entry_line(each) for each in AuditEntry.objects.all()
+    }
     said = archive(tmp_path)
     assert said.startswith("16 entries of 3 chains are in ")
     assert left() == {"configuration": [5, 6], "web:1": [7], "web:2": [7], "web:3": [1, 2, 3]}
@@ -69,9 +71,9 @@ def test_it_goes_on_where_it_was_in_many_files_and_transactions(tmp_path):
     assert AuditEntry.objects.filter(kind="audit.archived").count() == 6
     holds(tmp_path)
     later = timezone.now() + timedelta(days=100)
-    audit.record(kind="test", actor="ann", subject="x")
+    audit.record_entry(kind="test", actor="ann", subject="x")
     assert seal() is not None
-    moved = archiving.archive(later, timedelta(days=90), tmp_path, str)
+    moved = archiving.archive_entries(later, timedelta(days=90), tmp_path, str)
     assert (
         moved.entries == 9
     )  # of the configuration, six of the archive itself among them, and of the process that lived
@@ -82,12 +84,12 @@ def test_it_goes_on_where_it_was_in_many_files_and_transactions(tmp_path):
 @pytest.mark.usefixtures("site")
 def test_only_what_is_verified_sealed_and_old_is_taken(tmp_path):
     process_wrote("web:4", 3, minutes_ago=100 * DAY)
-    assert {each.writer for each in archiving.plan(timezone.now(), timedelta(days=90))} == {
+    assert {each.writer for each in archiving.plan_runs(timezone.now(), timedelta(days=90))} == {
         "configuration",
         "web:1",
         "web:2",
     }
-    assert [each.writer for each in archiving.plan(timezone.now(), timedelta(days=195))] == [
+    assert [each.writer for each in archiving.plan_runs(timezone.now(), timedelta(days=195))] == [
         "configuration"
     ]
     with pytest.raises(CommandError, match="younger than 7 days"):
@@ -106,27 +108,33 @@ def test_entries_of_a_call_stay_as_long_as_its_record(tmp_path):
         ended(f"{number:032x}")
     assert seal() is not None
     later = timezone.now() + timedelta(days=100)
-    assert archiving.plan(later, timedelta(days=90)) == []
+    assert archiving.plan_runs(later, timedelta(days=90)) == []
     Invocation.objects.filter(pk=f"{0:032x}").delete()
-    assert archiving.archive(later, timedelta(days=90), tmp_path, str).entries == 2
+    assert archiving.archive_entries(later, timedelta(days=90), tmp_path, str).entries == 2
     holds(tmp_path)
 
 
 @pytest.mark.usefixtures("site")
 def test_what_retention_has_said_is_said_again_ahead_of_it(tmp_path):
     moment = (timezone.now() - timedelta(days=400)).isoformat()
-    audit.record(
-        kind="x", actor="x", subject=bound.FORGOTTEN, calls_before=moment, payloads_before=moment
+    audit.record_entry(
+        kind="x",
+        actor="x",
+        subject=signed_calls.FORGOTTEN,
+        calls_before=moment,
+        payloads_before=moment,
     )
-    audit.record(kind="x", actor="x", subject="last")
+    audit.record_entry(kind="x", actor="x", subject="last")
     assert seal() is not None
-    archiving.archive(timezone.now() + timedelta(days=100), timedelta(days=90), tmp_path, str)
-    assert not AuditEntry.objects.filter(kind="x", subject=bound.FORGOTTEN).exists()
-    assert bound.Forgotten().calls.isoformat() == moment
+    archiving.archive_entries(
+        timezone.now() + timedelta(days=100), timedelta(days=90), tmp_path, str
+    )
+    assert not AuditEntry.objects.filter(kind="x", subject=signed_calls.FORGOTTEN).exists()
+    assert signed_calls.Forgotten().calls.isoformat() == moment
 
 
-def wrote(writer: str, *facts: audit.Fact, days_ago: int) -> None:
-    _, made = audit.Chain(writer).extended(facts, timezone.now() - timedelta(days=days_ago))
+def wrote(writer: str, *facts: audit.AuditFact, days_ago: int) -> None:
+    _, made = audit.Chain(writer).extend_chain(facts, timezone.now() - timedelta(days=days_ago))
     AuditEntry.objects.bulk_create(AuditEntry(**each._asdict()) for each in made)
 
 
@@ -143,19 +151,21 @@ def test_what_is_left_of_a_call_whose_beginning_is_archived_is_no_fault(tmp_path
     ended(kept[5:])
     wrote(
         "web:1",
-        audit.Fact("call.dispatched", "x", gone, asked),
-        audit.Fact("x", "x", "x", {}),
+        audit.AuditFact("call.dispatched", "x", gone, asked),
+        audit.AuditFact("x", "x", "x", {}),
         days_ago=200,
     )
     wrote(
         "worker:1",
-        audit.Fact("x", "x", "x", {}),
-        audit.Fact("call.succeeded", "x", kept, {}),
-        audit.Fact("approval.vote", "ann", gone, vote),
-        audit.Fact("x", "x", "x", {}),
+        audit.AuditFact("x", "x", "x", {}),
+        audit.AuditFact("call.succeeded", "x", kept, {}),
+        audit.AuditFact("approval.vote", "ann", gone, vote),
+        audit.AuditFact("x", "x", "x", {}),
         days_ago=190,
     )
-    audit.record(kind="calls.forgotten", actor="retention", subject=bound.FORGOTTEN, **until)
+    audit.record_entry(
+        kind="calls.forgotten", actor="retention", subject=signed_calls.FORGOTTEN, **until
+    )
     assert seal() is not None
     archive(tmp_path)
     assert (left()["web:1"], left()["worker:1"]) == ([2], [2, 3, 4])
@@ -168,8 +178,8 @@ def test_a_call_that_was_taken_by_hand_is_not_archived(tmp_path, monkeypatch):
     asked = {"row": "a", "arguments": "b", "reason": "c"}
     wrote(
         "web:1",
-        audit.Fact("call.dispatched", "x", f"call:{1:032x}", asked),
-        audit.Fact("x", "x", "x", {}),
+        audit.AuditFact("call.dispatched", "x", f"call:{1:032x}", asked),
+        audit.AuditFact("x", "x", "x", {}),
         days_ago=200,
     )
     assert seal() is not None
@@ -177,7 +187,7 @@ def test_a_call_that_was_taken_by_hand_is_not_archived(tmp_path, monkeypatch):
         CommandError, match="its record is missing, and retention has not deleted it"
     ):
         archive(tmp_path)
-    monkeypatch.setattr(bound, "misfits", lambda *_: ())
+    monkeypatch.setattr(signed_calls, "find_misfits", lambda *_: ())
     assert verify().problems == ()
     monkeypatch.undo()
     monkeypatch.setattr(archiving.verification, "AGAIN", 0)  # it has not come to it again
@@ -193,11 +203,13 @@ def test_a_correction_whose_supposed_end_is_archived_is_no_fault(tmp_path):
     sealed_anew()
     wrote(
         "configuration",
-        audit.Fact("call.unknown", reaping.ACTOR, gone, {}),
-        audit.Fact("x", "x", "x", {}),
+        audit.AuditFact("call.unknown", reaping.ACTOR, gone, {}),
+        audit.AuditFact("x", "x", "x", {}),
         days_ago=200,
     )
-    wrote("web:1", audit.Fact("call.corrected", "x", gone, {"state": "succeeded"}), days_ago=200)
+    wrote(
+        "web:1", audit.AuditFact("call.corrected", "x", gone, {"state": "succeeded"}), days_ago=200
+    )
     assert seal() is not None
     archive(tmp_path)
     assert not AuditEntry.objects.filter(kind="call.unknown").exists()

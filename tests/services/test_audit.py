@@ -13,7 +13,7 @@ from mcpregistry.services.records import audit, chains
 
 
 def record(subject: str = "s") -> AuditEntry:
-    audit.record(kind="x", actor="ann", subject=subject, n=1)
+    audit.record_entry(kind="x", actor="ann", subject=subject, n=1)
     return AuditEntry.objects.latest("id")
 
 
@@ -22,7 +22,7 @@ def test_entries_follow_one_another_and_the_chain_holds():
     first = record()
     second = record()
     assert (first.seq, second.seq, second.prev) == (1, 2, first.hash)
-    assert list(chains.verify()) == []
+    assert list(chains.verify_chains()) == []
 
 
 @pytest.mark.django_db
@@ -33,16 +33,16 @@ def test_a_change_that_is_taken_back_takes_its_entry_with_it():
         transaction.set_rollback(True)
     assert AuditEntry.objects.count() == 1
     record()
-    assert list(chains.verify()) == []
+    assert list(chains.verify_chains()) == []
 
 
 @pytest.mark.django_db
 def test_what_is_recorded_together_stands_in_order_and_the_chain_holds():
     record("before")
-    with audit.together():
-        audit.record(kind="x", actor="ann", subject="one")
-        with audit.together():  # a verb within a verb
-            audit.record(kind="x", actor="ann", subject="two")
+    with audit.collect_entries():
+        audit.record_entry(kind="x", actor="ann", subject="one")
+        with audit.collect_entries():  # a verb within a verb
+            audit.record_entry(kind="x", actor="ann", subject="two")
         assert AuditEntry.objects.count() == 1
     record("after")
     assert [*AuditEntry.objects.order_by("seq").values_list("subject", flat=True)] == [
@@ -51,20 +51,20 @@ def test_what_is_recorded_together_stands_in_order_and_the_chain_holds():
         "two",
         "after",
     ]
-    assert list(chains.verify()) == []
+    assert list(chains.verify_chains()) == []
 
 
 @pytest.mark.django_db
 def test_what_fails_together_leaves_no_entry_and_nothing_for_the_next():
     def fail() -> None:
-        with transaction.atomic(), audit.together():
-            audit.record(kind="x", actor="ann", subject="never")
+        with transaction.atomic(), audit.collect_entries():
+            audit.record_entry(kind="x", actor="ann", subject="never")
             raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
         fail()
-    with transaction.atomic(), audit.together():
-        audit.record(kind="x", actor="ann", subject="taken back")
+    with transaction.atomic(), audit.collect_entries():
+        audit.record_entry(kind="x", actor="ann", subject="taken back")
         transaction.set_rollback(True)
     assert record().seq == 1
     assert AuditEntry.objects.count() == 1
@@ -76,8 +76,8 @@ def test_what_fails_together_leaves_no_entry_and_nothing_for_the_next():
     "text", ["a\x00b", "\ud800", "x" * 500, "\u202e", "'; DROP TABLE x; --"], ids=range(5)
 )
 def test_odd_names_neither_fail_nor_break_the_chain(text: str):
-    audit.record(kind="x", actor=text, subject=text, fact=text, number=float("nan"))
-    assert list(chains.verify()) == []
+    audit.record_entry(kind="x", actor=text, subject=text, fact=text, number=float("nan"))
+    assert list(chains.verify_chains()) == []
 
 
 def test_writers_at_the_same_time_do_not_fork_the_chain(live_db: None):
@@ -101,4 +101,4 @@ def test_writers_at_the_same_time_do_not_fork_the_chain(live_db: None):
     assert list(AuditEntry.objects.order_by("seq").values_list("seq", flat=True)) == list(
         range(1, 91)
     )
-    assert list(chains.verify()) == []
+    assert list(chains.verify_chains()) == []

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from mcpregistry.domain.rights import all_rights
+from mcpregistry.domain.caller_rights import grant_all_rights
 from mcpregistry.models import Agent, Configuration, Conversation, Message
 from mcpregistry.services.access import agents
 from mcpregistry.services.conversations import messages
@@ -25,10 +25,10 @@ def message() -> Message:
     sealed_anew()
     agent = agents.save_agent(agent=Agent(slug="ann"), actor="test")
     talk = save_conversation(conversation=Conversation(agent=agent), actor="test")
-    made = messages.say(
+    made = messages.add_message(
         conversation=talk, kind=Message.Kind.IN, text="Pay 10 to Bob.", author="user:bob"
     )
-    messages.say(conversation=talk, kind=Message.Kind.OUT, text="Done.", author="agent:ann")
+    messages.add_message(conversation=talk, kind=Message.Kind.OUT, text="Done.", author="agent:ann")
     seal()
     return made
 
@@ -79,7 +79,7 @@ def test_text_that_retention_erased_is_no_problem(message: Message) -> None:
 
 
 def test_conversation_that_goes_with_its_agent_is_no_problem(message: Message) -> None:
-    agents.delete_agent(agent=Agent.objects.get(), actor="test", rights=all_rights)
+    agents.delete_agent(agent=Agent.objects.get(), actor="test", rights=grant_all_rights)
     assert not Message.objects.exists()
     assert problems() == []
 

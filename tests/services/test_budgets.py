@@ -16,8 +16,8 @@ from django.utils import timezone
 
 from mcpregistry.domain.budgets import Level, Unit
 from mcpregistry.domain.errors import ConfigInvalid, NotFound
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.ids import ordered_id
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.ids import make_ordered_id
 from mcpregistry.models import (
     Agent,
     Budget,
@@ -31,7 +31,7 @@ from mcpregistry.models import (
 from mcpregistry.services.access import agents
 from mcpregistry.services.budgets import books, rates, spending
 from mcpregistry.services.budgets.books import Kind
-from mcpregistry.services.budgets.spending import Answer, Needs
+from mcpregistry.services.budgets.spending import BudgetAnswer, Needs
 from mcpregistry.services.upkeep import retention
 from mcpregistry.services.upkeep.invariants import budgets as rules
 
@@ -50,10 +50,10 @@ def budget_of_endpoint(slug: str = "door", **fields: Any) -> Budget:
     return books.save_budget(budget=Budget(slug=slug, endpoint=at, **given), actor="test")
 
 
-def call(state: State = State.DISPATCHED, *, ended: bool = False) -> str:
+def call(state: InvocationState = InvocationState.DISPATCHED, *, ended: bool = False) -> str:
     now = timezone.now()
     return Invocation.objects.create(
-        id=ordered_id(),
+        id=make_ordered_id(),
         state=state,
         agent_slug="ann",
         tool_name="t",
@@ -74,12 +74,12 @@ def reserve(
     of: tuple[str, ...] = ("ann",),
     hears=True,
     door: str = "",
-) -> Answer:
+) -> BudgetAnswer:
     needs = Needs(of[0], frozenset([*of, door]), {unit: amount}, hears=hears, door=door)
     return spending.reserve(kind=Kind.CALL, reference=reference or call(), needs=needs)
 
 
-def end(call_id: str, state: State = State.SUCCEEDED) -> None:
+def end(call_id: str, state: InvocationState = InvocationState.SUCCEEDED) -> None:
     Invocation.objects.filter(pk=call_id).update(state=state, finished_at=timezone.now())
 
 
@@ -93,7 +93,7 @@ def made(count: int) -> None:
 
 
 def standing(row: Budget) -> tuple[int, int, Level]:
-    found = books.standings([row])[row.pk]
+    found = books.load_standings([row])[row.pk]
     return found.book.spent, found.book.reserved, found.level
 
 
@@ -111,7 +111,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     def show(at: str) -> None:
         moment = datetime.fromisoformat(at).replace(tzinfo=UTC)
         for module in (books, spending):
-            monkeypatch.setattr(module, "database_now", lambda: moment)
+            monkeypatch.setattr(module, "read_database_now", lambda: moment)
 
     return show
 
@@ -156,7 +156,7 @@ def test_what_is_out_holds_its_place_and_what_was_not_sent_gives_it_back():
         "once each"
     )
     assert reserve().refusal is not None
-    end(first, State.NOT_SENT)
+    end(first, InvocationState.NOT_SENT)
     assert reserve().refusal is None, (
         "who lacks room writes down first what has ended without its process"
     )
@@ -168,18 +168,18 @@ def test_what_is_out_holds_its_place_and_what_was_not_sent_gives_it_back():
 @pytest.mark.parametrize(
     ("state", "spent"),
     [
-        (State.SUCCEEDED, 1),
-        (State.TOOL_ERROR, 1),
-        (State.UNKNOWN, 1),
-        (State.NOT_SENT, 0),
-        (State.CANCELLED, 0),
+        (InvocationState.SUCCEEDED, 1),
+        (InvocationState.TOOL_ERROR, 1),
+        (InvocationState.UNKNOWN, 1),
+        (InvocationState.NOT_SENT, 0),
+        (InvocationState.CANCELLED, 0),
     ],
 )
 def test_a_call_is_written_down_once_by_what_its_record_says(state, spent):
     row = budget()
     one = call()
     reserve(reference=one)
-    if state == State.CANCELLED:
+    if state == InvocationState.CANCELLED:
         Invocation.objects.update(dispatched_at=None)
     end(one, state)
     assert [spending.settle(call_id=one) for _ in range(3)] == [True, False, False]
@@ -290,7 +290,7 @@ def test_what_came_to_nothing_before_it_was_told_is_told_with_the_next_answer():
     budget(soft=Decimal(1))
     (first,) = reserve().remarks
     assert reserve().remarks == ()
-    spending.unsaid([first])
+    spending.restore_remarks([first])
     assert [each.period for each in reserve().remarks] == [first.period]
 
 
@@ -367,7 +367,7 @@ def test_a_budget_may_be_deleted_or_switched_off_while_calls_are_out():
     reserve(reference=(two := call()))
     kept.enabled = False
     books.save_budget(budget=kept, actor="test")
-    assert reserve() == Answer(), "nobody counts any more"
+    assert reserve() == BudgetAnswer(), "nobody counts any more"
     end(two)
     spending.settle(call_id=two)
     assert standing(kept)[:2] == (2, 0)
@@ -417,7 +417,7 @@ def test_books_that_were_changed_by_hand_are_found():
     row = budget()
     made(2)
     row.periods.update(spent=1)
-    assert list(rules.unbalanced(timezone.now())) == [
+    assert list(rules.find_unbalanced_budgets(timezone.now())) == [
         f"daily: the period that began {timezone.now():%Y-%m-%d} 00:00"
     ]
     row.periods.update(spent=2)
@@ -449,7 +449,7 @@ def test_many_processes_take_no_more_calls_out_of_a_bucket_than_it_holds():
     agent = agents.save_agent(agent=Agent(slug="ann"), actor="test")
 
     def take(_: int) -> int:
-        taken = sum(rates.lease(agent_id=agent.pk, limit=100, wanted=5)[0] for _ in range(5))
+        taken = sum(rates.lease_calls(agent_id=agent.pk, limit=100, wanted=5)[0] for _ in range(5))
         connection.close()
         return taken
 
@@ -458,8 +458,8 @@ def test_many_processes_take_no_more_calls_out_of_a_bucket_than_it_holds():
         taken = sum(threads.map(take, range(8)))
     refilled = 1 + 100 / 60 * (time.monotonic() - began)
     assert 100 <= taken <= 100 + refilled
-    got, wait = rates.lease(agent_id=agent.pk, limit=1, wanted=5)
+    got, wait = rates.lease_calls(agent_id=agent.pk, limit=1, wanted=5)
     assert (got, 0 < wait <= 60) in ((0, True), (1, False))
     rates.give_back(agent_id=agent.pk, limit=100, calls=7)
-    assert rates.lease(agent_id=agent.pk, limit=100, wanted=7)[0] == 7
-    assert rates.lease(agent_id=0, limit=100, wanted=7) == (7, 0.0)
+    assert rates.lease_calls(agent_id=agent.pk, limit=100, wanted=7)[0] == 7
+    assert rates.lease_calls(agent_id=0, limit=100, wanted=7) == (7, 0.0)

@@ -16,15 +16,15 @@ from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.api.schemas.installs import install_out
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.domain.installs.states import InstallState
-from mcpregistry.downstream.pool.trying import tried
+from mcpregistry.downstream.pool.trial_start import try_start
 from mcpregistry.models import Credential, Install, RegistryEntry, RegistrySource, Server
 from mcpregistry.services import installs
-from mcpregistry.services.installs import requests, sweeping, work
-from mcpregistry.services.registry import adding, takebacks
+from mcpregistry.services.installs import install_cleanup, install_work, requests
+from mcpregistry.services.registry import add_entries, withdrawn_entries
 from mcpregistry.services.servers import lifecycle
-from mcpregistry.services.servers.targets import target_for
+from mcpregistry.services.servers.targets import build_target
 from tests.fakes.bundles import bundle, manifest, sha256, with_link
 from tests.fakes.receiver import Receiver, listening
 
@@ -52,16 +52,16 @@ def published(place: Receiver, content: bytes) -> str:
 def asked(place: Receiver, content: bytes, **more: Any) -> Install:
     """It is asked for, and a worker has looked at it."""
     more = {"version": sha256(content), "networks": LOOPBACK, "slug": "notes"} | more
-    row = installs.resolve(
+    row = installs.request_install(
         ecosystem="mcpb", package=published(place, content), actor="user:ann", **more
     )
-    return work.work(install_id=row.pk) or row
+    return install_work.work_on_install(install_id=row.pk) or row
 
 
 def installed(install: Install) -> Install:
     assert install.state == InstallState.WAITING, install.reason
-    requests.approve(install=install, lock_sha256=install.lock_sha256, actor="user:ann")
-    install = work.work(install_id=install.pk) or install
+    requests.approve_lock(install=install, lock_sha256=install.lock_sha256, actor="user:ann")
+    install = install_work.work_on_install(install_id=install.pk) or install
     assert install.state == InstallState.INSTALLED, install.reason
     return install
 
@@ -71,7 +71,7 @@ def told_by(server: Server) -> Any:
     server = lifecycle.confirm_launch(
         server=server, actor="user:ann", launch_hash=server.launch_hash()
     )
-    found = asyncio.run(tried(target_for(server.pk)))
+    found = asyncio.run(try_start(build_target(server.pk)))
     assert found.discovery is not None, found.start
     return json.loads(found.discovery.tools[0]["description"])
 
@@ -123,10 +123,14 @@ def test_a_bundle_is_added_from_a_registry_its_settings_entered_and_its_server_s
 ) -> None:
     content = bundle()
     entry = listed(published(place, content), content)
-    wish = adding.Wish(0, "notes", {}, entry.sha256)
-    made = adding.add(entry=entry, wish=wish, user=User.objects.get(), actor="user:ann")
-    install = installed(work.work(install_id=made.pk) or made)
-    assert [str(change) for change in requests.changes_of(install)] == ["notes 1.0.0 was added"]
+    wish = add_entries.AddRequest(0, "notes", {}, entry.sha256)
+    made = add_entries.add_from_entry(
+        entry=entry, wish=wish, user=User.objects.get(), actor="user:ann"
+    )
+    install = installed(install_work.work_on_install(install_id=made.pk) or made)
+    assert [str(change) for change in requests.list_lock_changes(install)] == [
+        "notes 1.0.0 was added"
+    ]
     form = reverse("admin:mcpregistry_install_configure", args=[install.pk])
     page = admin_client.get(
         reverse("admin:mcpregistry_install_change", args=[install.pk])
@@ -156,9 +160,9 @@ def test_a_bundle_is_added_from_a_registry_its_settings_entered_and_its_server_s
 
     newer = bundle(manifest("1.1.0"))
     new = installed(asked(place, newer, server=server))
-    assert [str(change) for change in requests.changes_of(new)] == ["notes 1.0.0 → 1.1.0"]
+    assert [str(change) for change in requests.list_lock_changes(new)] == ["notes 1.0.0 → 1.1.0"]
     assert new.not_offered == ""
-    server = requests.use(install=new, actor="user:ann")
+    server = requests.use_install(install=new, actor="user:ann")
     said = told_by(server)
     assert (said["args"], said["key"], said["lib"]) == (
         ["/one", "/two words"],
@@ -169,7 +173,7 @@ def test_a_bundle_is_added_from_a_registry_its_settings_entered_and_its_server_s
         told_by(requests.roll_back(server=server, actor="user:ann"))["lib"]
         == f"{install.folder}/lib"
     )
-    takebacks.deleted(entry, [], disable=True)
+    withdrawn_entries.handle_deleted_entry(entry, [], disable=True)
     server.refresh_from_db()
     assert server.lifecycle == "disabled", "it runs the very file that was taken back"
 
@@ -233,10 +237,10 @@ def test_a_bundle_that_is_none_or_means_harm_fails_with_its_reason_and_leaves_no
 ) -> None:
     install = asked(place, content)
     if install.state == InstallState.WAITING:  # what its files are shows when it is unpacked
-        requests.approve(install=install, lock_sha256=install.lock_sha256, actor="user:ann")
-        install = work.work(install_id=install.pk) or install
+        requests.approve_lock(install=install, lock_sha256=install.lock_sha256, actor="user:ann")
+        install = install_work.work_on_install(install_id=install.pk) or install
     assert (install.state, reason in install.reason) == (InstallState.FAILED, True), install.reason
-    sweeping.sweep(database_now())
+    install_cleanup.sweep_installs(read_database_now())
     root = site.VAR_DIR / "installs"
     assert not root.exists() or not any(root.iterdir())
     assert not Server.objects.exists()
@@ -254,8 +258,11 @@ def test_another_file_or_another_place_than_was_named_is_refused(
     )
     row = asked(place, content)
     place.otherwise = (200, {}, bundle(files={"more": "x"}))
-    requests.approve(install=row, lock_sha256=row.lock_sha256, actor="user:ann")
-    assert "SHA-256 hash is different" in (work.work(install_id=row.pk) or row).reason
+    requests.approve_lock(install=row, lock_sha256=row.lock_sha256, actor="user:ann")
+    assert (
+        "SHA-256 hash is different"
+        in (install_work.work_on_install(install_id=row.pk) or row).reason
+    )
     for answer, reason in [
         ((302, {"Location": "http://169.254.169.254/latest"}, b""), "cannot be downloaded"),
         ((302, {"Location": "file:///etc/passwd"}, b""), "cannot be downloaded"),
@@ -264,13 +271,13 @@ def test_another_file_or_another_place_than_was_named_is_refused(
     ]:
         address = published(place, content)
         place.otherwise = answer
-        row = installs.resolve(
+        row = installs.request_install(
             ecosystem="mcpb",
             package=address,
             version=sha256(content),
             networks=LOOPBACK,
             actor="user:ann",
         )
-        assert reason in (work.work(install_id=row.pk) or row).reason
+        assert reason in (install_work.work_on_install(install_id=row.pk) or row).reason
     monkeypatch.setattr("mcpregistry.downstream.installers.bundles.MOST_DOWNLOADED", 100)
-    assert "more data" in asked(place, content).reason
+    assert "package is too large" in asked(place, content).reason

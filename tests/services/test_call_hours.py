@@ -16,32 +16,32 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, DataError
 
-from mcpregistry.domain.figures import percentile
-from mcpregistry.domain.lifecycle import FAILED, SUPPOSED, State
+from mcpregistry.domain.lifecycle import FAILED, SUPPOSED, InvocationState
+from mcpregistry.domain.sample_statistics import find_percentile
 from mcpregistry.domain.usage import (
     BUCKETS,
     DAY,
     ERROR,
     HOUR,
-    bucket_of,
-    day_of,
-    hour_of,
-    percentile_of,
-    spans,
+    estimate_percentile,
+    find_duration_bucket,
+    split_time_range,
+    truncate_to_day,
+    truncate_to_hour,
 )
 from mcpregistry.models import CountedSpan, Invocation, SpanFailure, SpanUsage, Tool
-from mcpregistry.models.usage import TOOK, Span
+from mcpregistry.models.usage import TOOK, SpanLength
 from mcpregistry.services.records import call_hours
 from tests.fakes.lived import populated
 
 BEGIN = datetime(2026, 3, 1, 21, 10, tzinfo=UTC)
 ENDS = (
-    State.SUCCEEDED,
-    State.SUCCEEDED,
-    State.TOOL_ERROR,
-    State.NOT_SENT,
-    State.UNKNOWN,
-    State.DENIED,
+    InvocationState.SUCCEEDED,
+    InvocationState.SUCCEEDED,
+    InvocationState.TOOL_ERROR,
+    InvocationState.NOT_SENT,
+    InvocationState.UNKNOWN,
+    InvocationState.DENIED,
 )
 Sums = dict[tuple[str, ...], dict[str, Any]]
 
@@ -70,7 +70,7 @@ class History:
         )
         call = Invocation(
             id=f"call-{self.made}",
-            state=State.DISPATCHED,
+            state=InvocationState.DISPATCHED,
             agent_slug=chance.choice("ab"),
             endpoint_slug="default",
             writer="w",
@@ -88,27 +88,35 @@ class History:
             self.end(call, chance.choice(ENDS))
         return call
 
-    def end(self, call: Invocation, state: State, code: str = "") -> None:
+    def end(self, call: Invocation, state: InvocationState, code: str = "") -> None:
         call.state = state
         call.error_code = code or ("E" + str(self.chance.randrange(3)) if state in FAILED else "")
         call.finished_at = self.now
         call.duration_ms = self.chance.lognormvariate(4, 2)
         call.result = f'{{"text":"no row {self.made}"}}'
         call.result_bytes = self.chance.randrange(2_000)
-        call.dispatched_at = None if state in {State.NOT_SENT, State.DENIED} else call.received_at
+        call.dispatched_at = (
+            None
+            if state in {InvocationState.NOT_SENT, InvocationState.DENIED}
+            else call.received_at
+        )
 
     def end_late(self, most: int = 1) -> None:
         for _ in range(min(most, len(self.open))):
             pk = self.open.pop(self.chance.randrange(len(self.open)))
             guess = self.chance.random() < 0.4
-            self._change(pk, State.UNKNOWN if guess else State.SUCCEEDED, SUPPOSED if guess else "")
+            self._change(
+                pk,
+                InvocationState.UNKNOWN if guess else InvocationState.SUCCEEDED,
+                SUPPOSED if guess else "",
+            )
             self.supposed += [pk] if guess else []
 
     def correct(self, most: int = 1) -> None:
         for _ in range(min(most, len(self.supposed))):
-            self._change(self.supposed.pop(0), State.TOOL_ERROR)
+            self._change(self.supposed.pop(0), InvocationState.TOOL_ERROR)
 
-    def _change(self, pk: str, state: State, code: str = "") -> None:
+    def _change(self, pk: str, state: InvocationState, code: str = "") -> None:
         call = Invocation.objects.get(pk=pk)
         self.end(call, state, code)
         call.save()
@@ -236,19 +244,21 @@ def test_what_was_counted_is_what_the_record_says(
     assert history.made > calls
 
     truth, durations = of_record()
-    hours, took = counted(SpanUsage.objects.filter(span=Span.HOUR))
+    hours, took = counted(SpanUsage.objects.filter(span=SpanLength.HOUR))
     assert hours == truth
-    days = [row.begins for row in CountedSpan.objects.filter(span=Span.DAY)]
-    whole, around = spans(BEGIN.replace(minute=0) - DAY, hour_of(history.now), days)
-    rows = [*SpanUsage.objects.filter(span=Span.DAY, begins__in=whole)]
+    days = [row.begins for row in CountedSpan.objects.filter(span=SpanLength.DAY)]
+    whole, around = split_time_range(
+        BEGIN.replace(minute=0) - DAY, truncate_to_hour(history.now), days
+    )
+    rows = [*SpanUsage.objects.filter(span=SpanLength.DAY, begins__in=whole)]
     for first, last in around:
-        rows += SpanUsage.objects.filter(span=Span.HOUR, begins__gte=first, begins__lt=last)
+        rows += SpanUsage.objects.filter(span=SpanLength.HOUR, begins__gte=first, begins__lt=last)
     assert len(whole) > 3
     assert counted(rows) == (hours, took)
     for key, times in durations.items():
         for percent in (50, 95):
-            exact = percentile(sorted(times), percent)
-            said = percentile_of(took[key], percent)
+            exact = find_percentile(sorted(times), percent)
+            said = estimate_percentile(took[key], percent)
             assert exact is not None
             assert said is not None
             assert 1 / (1 + ERROR) - 1e-9 <= said / max(exact, 2.0) <= 1 + ERROR + 1e-9
@@ -269,7 +279,7 @@ def test_what_retention_has_taken_stays_counted() -> None:
     call_hours.count_due(history.now - DAY)  # the clock is set back: these hours are in doubt
     Invocation.objects.filter(pk__in=[f"call-{number}" for number in range(1, 26)]).delete()
     assert call_hours.count_due(later) > 0, "looked at again"
-    assert sum(row.calls for row in SpanUsage.objects.filter(span=Span.HOUR)) == 50
+    assert sum(row.calls for row in SpanUsage.objects.filter(span=SpanLength.HOUR)) == 50
     assert not CountedSpan.objects.filter(again=True).exists()
 
 
@@ -280,7 +290,7 @@ def test_words_that_no_database_stores_keep_nothing_from_being_counted() -> None
     history.come(5)
     said = json.dumps({"content": [{"type": "text", "text": "a\0b \ud800 c"}], "isError": True})
     Invocation.objects.filter(pk="call-1").update(
-        state=State.TOOL_ERROR, error_code="X", result=said, dispatched_at=BEGIN
+        state=InvocationState.TOOL_ERROR, error_code="X", result=said, dispatched_at=BEGIN
     )
     assert call_hours.count_due(BEGIN + 3 * HOUR) > 0
     assert SpanFailure.objects.filter(code="X").count() == 1
@@ -294,7 +304,7 @@ def test_an_hour_that_cannot_be_counted_is_tried_again_and_holds_up_no_other(
     history.come(20)
     history.now += 2 * HOUR
     history.come(20)
-    bad = hour_of(BEGIN)
+    bad = truncate_to_hour(BEGIN)
     count = call_hours._count
 
     def counted(hour: datetime) -> None:
@@ -305,14 +315,16 @@ def test_an_hour_that_cannot_be_counted_is_tried_again_and_holds_up_no_other(
     with monkeypatch.context() as patch:
         patch.setattr(call_hours, "_count", counted)
         call_hours.count_due(BEGIN + 4 * HOUR)
-    assert CountedSpan.objects.get(span=Span.HOUR, begins=bad).again
-    assert SpanUsage.objects.filter(span=Span.HOUR, begins=hour_of(history.now)).exists()
+    assert CountedSpan.objects.get(span=SpanLength.HOUR, begins=bad).again
+    assert SpanUsage.objects.filter(
+        span=SpanLength.HOUR, begins=truncate_to_hour(history.now)
+    ).exists()
     call_hours.count_due(BEGIN + 4 * HOUR)
-    assert sum(row.calls for row in SpanUsage.objects.filter(span=Span.HOUR)) == 40
+    assert sum(row.calls for row in SpanUsage.objects.filter(span=SpanLength.HOUR)) == 40
 
 
 def test_buckets_hold_what_they_say() -> None:
-    assert [bucket_of(each) for each in (0, 2, 2.01, 2.82, 2.9, 4, 1e12)] == [
+    assert [find_duration_bucket(each) for each in (0, 2, 2.01, 2.82, 2.9, 4, 1e12)] == [
         0,
         0,
         1,
@@ -321,15 +333,15 @@ def test_buckets_hold_what_they_say() -> None:
         2,
         BUCKETS - 1,
     ]
-    assert percentile_of([0] * BUCKETS, 50) is None
+    assert estimate_percentile([0] * BUCKETS, 50) is None
 
 
 def test_days_lie_whole_within_a_period_and_hours_around_them() -> None:
-    day = day_of(BEGIN)
-    whole, around = spans(
+    day = truncate_to_day(BEGIN)
+    whole, around = split_time_range(
         day - HOUR, day + DAY * 2 + HOUR, [day - DAY, day, day + DAY, day + DAY * 2]
     )
     assert whole == [day, day + DAY]
     assert around == [(day - HOUR, day), (day + DAY * 2, day + DAY * 2 + HOUR)]
-    assert spans(day, day + DAY, [day]) == ([day], [])
-    assert spans(day, day + DAY, []) == ([], [(day, day + DAY)])
+    assert split_time_range(day, day + DAY, [day]) == ([day], [])
+    assert split_time_range(day, day + DAY, []) == ([], [(day, day + DAY)])

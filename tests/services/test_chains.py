@@ -14,7 +14,7 @@ from mcpregistry.models import AuditEntry
 from mcpregistry.models.audit import GENESIS, entry_hash
 from mcpregistry.models.signing import newest_key
 from mcpregistry.services.records import audit
-from mcpregistry.services.records.chains import export, missing_from_log, verify
+from mcpregistry.services.records.chains import export_log, find_missing_from_log, verify_chains
 from tests.fakes.tampered import process_wrote, rewrite_without_key, unguarded
 
 pytestmark = pytest.mark.django_db
@@ -30,7 +30,7 @@ def _unguarded():
 @pytest.fixture
 def entries() -> list[AuditEntry]:
     for number in range(6):
-        audit.record(kind="test", actor="ann\x00", subject="x" * 300, number=number)
+        audit.record_entry(kind="test", actor="ann\x00", subject="x" * 300, number=number)
     return list(AuditEntry.objects.order_by("seq"))
 
 
@@ -39,7 +39,7 @@ def rewrite(entry: AuditEntry, **changes: object) -> None:
 
 
 def test_an_untouched_log_is_whole(entries):
-    assert list(verify()) == []
+    assert list(verify_chains()) == []
 
 
 @pytest.mark.usefixtures("_unguarded")
@@ -58,13 +58,13 @@ def test_an_untouched_log_is_whole(entries):
 )
 def test_a_change_in_any_column_is_found(entries, changes):
     rewrite(entries[3], **changes)
-    assert any("configuration #4" in problem for problem in verify())
+    assert any("configuration #4" in problem for problem in verify_chains())
 
 
 @pytest.mark.usefixtures("_unguarded")
 def test_entry_with_another_number_in_the_table_is_found(entries):
     rewrite(entries[1], id=entries[5].pk + 1)
-    assert list(verify()) == [
+    assert list(verify_chains()) == [
         "configuration #3: its number in the table is lower than that of the entry before it"
     ]
 
@@ -72,11 +72,11 @@ def test_entry_with_another_number_in_the_table_is_found(entries):
 @pytest.mark.usefixtures("_unguarded")
 def test_a_removed_and_a_moved_entry_are_found(entries):
     AuditEntry.objects.filter(pk=entries[2].pk).delete()
-    assert list(verify()) == [
+    assert list(verify_chains()) == [
         "configuration #4: the entries before it are missing, from number 3 on"
     ]
     rewrite(entries[5], seq=3)
-    assert len(list(verify())) >= 2
+    assert len(list(verify_chains())) >= 2
 
 
 @pytest.mark.usefixtures("_unguarded")
@@ -87,22 +87,24 @@ def test_a_rehashed_entry_breaks_its_successor(entries):
     rewrite(
         entries[1], body=body, hash=hashlib.sha256((entries[1].prev + body).encode()).hexdigest()
     )
-    assert "configuration #2: its text does not match its hash" in list(verify())
+    assert "configuration #2: its text does not match its hash" in list(verify_chains())
     rewrite(entries[1], hash=entry_hash(entries[1].prev, body, newest_key()))
-    assert list(verify()) == ["configuration #3: it does not follow the entry before it"]
+    assert list(verify_chains()) == ["configuration #3: it does not follow the entry before it"]
 
 
 @pytest.mark.usefixtures("_unguarded")
 def test_an_export_shows_a_tail_that_was_cut_off_and_a_log_written_anew(entries):
-    lines = list(export())
+    lines = list(export_log())
     AuditEntry.objects.filter(pk=entries[5].pk).delete()
-    assert list(verify()) == []
-    assert list(missing_from_log(lines)) == ["configuration #6: it was exported, and is missing"]
+    assert list(verify_chains()) == []
+    assert list(find_missing_from_log(lines)) == [
+        "configuration #6: it was exported, and is missing"
+    ]
     AuditEntry.objects.all().delete()
     for number in range(6):
-        audit.record(kind="test", actor="ann", subject="x", number=number)
-    assert list(verify()) == []
-    assert len(list(missing_from_log(lines))) == 6
+        audit.record_entry(kind="test", actor="ann", subject="x", number=number)
+    assert list(verify_chains()) == []
+    assert len(list(find_missing_from_log(lines))) == 6
 
 
 def test_chains_of_several_writers_are_told_apart(entries):
@@ -128,8 +130,8 @@ def test_chains_of_several_writers_are_told_apart(entries):
         hash=entry_hash(GENESIS, body, newest_key()),
         key_id=newest_key(),
     )
-    assert list(verify()) == []
-    assert len(list(missing_from_log(export()))) == 0
+    assert list(verify_chains()) == []
+    assert len(list(find_missing_from_log(export_log()))) == 0
 
 
 # Keys
@@ -139,25 +141,25 @@ def test_entry_without_a_key_is_reported():
     process_wrote("web:1", 1)
     with unguarded():
         rewrite_without_key([AuditEntry.objects.get(writer="web:1")])
-    assert list(verify()) == [
+    assert list(verify_chains()) == [
         "web:1 #1: it is not signed with a key, so anyone could have written it"
     ]
 
 
 def test_every_key_of_the_ring_verifies_and_the_newest_signs(settings, entries):
     settings.SLIPSNISSE_AUDIT_KEYS = {"a2": b"2" * 32, **settings.SLIPSNISSE_AUDIT_KEYS}
-    audit.record(kind="test", actor="ann", subject="x")
+    audit.record_entry(kind="test", actor="ann", subject="x")
     assert AuditEntry.objects.latest("id").key_id == "a2"
-    assert list(verify()) == []
+    assert list(verify_chains()) == []
     settings.SLIPSNISSE_AUDIT_KEYS = {"a2": b"2" * 32}
-    [*told] = verify()
+    [*told] = verify_chains()
     assert len(told) == 6
     assert 'the key "ring.k1", which this site does not have. Add that key' in told[0]
 
 
 def test_with_another_key_of_the_same_name_nothing_fits(settings, entries):
     settings.SLIPSNISSE_AUDIT_KEYS = dict.fromkeys(settings.SLIPSNISSE_AUDIT_KEYS, b"x" * 32)
-    assert len(list(verify())) == 6
+    assert len(list(verify_chains())) == 6
 
 
 def test_the_guards_refuse_what_these_tests_had_to_lift(entries):

@@ -13,7 +13,7 @@ from django.db import OperationalError, ProgrammingError, connection, connection
 
 from controlplane import doctor
 from mcpregistry.models import AuditEntry, AuditSeal, AuditVerification, Configuration
-from mcpregistry.models.guards import drop_guards, install_guards, missing_guards
+from mcpregistry.models.guards import drop_guards, find_missing_guards, install_guards
 from mcpregistry.services.upkeep import completeness
 from mcpregistry.tasks import seal_audit
 from tests.fakes import elsewhere
@@ -41,8 +41,10 @@ LOSSES: dict[str, tuple[Callable[[], object], str]] = {
 
 
 def test_a_migrated_database_lacks_nothing() -> None:
-    assert completeness.missing() == completeness.interrupted() == ""
-    completeness.require()
+    assert (
+        completeness.explain_missing_parts() == completeness.explain_interrupted_migration() == ""
+    )
+    completeness.require_complete()
 
 
 @pytest.mark.exhaustive(one_in=2)
@@ -50,15 +52,15 @@ def test_a_migrated_database_lacks_nothing() -> None:
 def test_what_is_lost_is_named_and_migrate_makes_it_anew(loss: str) -> None:
     lose, words = LOSSES[loss]
     lose()
-    assert words in completeness.missing()
-    assert "manage.py migrate" in completeness.missing()
-    with pytest.raises(completeness.Incomplete, match=words):
-        completeness.require()
-    (finding,) = doctor._migrations()
+    assert words in completeness.explain_missing_parts()
+    assert "manage.py migrate" in completeness.explain_missing_parts()
+    with pytest.raises(completeness.IncompleteDatabaseError, match=words):
+        completeness.require_complete()
+    (finding,) = doctor._check_migrations()
     assert not finding.ok
     assert words in finding.what
     call_command("migrate", verbosity=0)
-    assert completeness.interrupted() == ""
+    assert completeness.explain_interrupted_migration() == ""
 
 
 def test_the_log_tells_that_its_checkpoints_were_deleted() -> None:
@@ -99,15 +101,15 @@ def test_processes_look_anew_after_triggers_were_missing() -> None:
 
 
 def test_an_interrupted_migrate_is_known_though_nothing_is_missing() -> None:
-    completeness.begin()
-    assert completeness.missing() == "", (
+    completeness.begin_migration()
+    assert completeness.explain_missing_parts() == "", (
         "processes of the former version go on serving while `migrate` works"
     )
-    assert "was interrupted" in completeness.interrupted()
+    assert "was interrupted" in completeness.explain_interrupted_migration()
     Configuration.objects.update(complete_for="0.0.1")
-    assert "for version 0.0.1" in completeness.interrupted()
+    assert "for version 0.0.1" in completeness.explain_interrupted_migration()
     call_command("migrate", verbosity=0)
-    assert completeness.interrupted() == ""
+    assert completeness.explain_interrupted_migration() == ""
 
 
 @pytest.mark.parametrize("signal", ["worker_init", "beat_init"])
@@ -149,8 +151,8 @@ def test_a_worker_that_starts_during_an_outage_is_checked_when_it_is_over(
             raise OperationalError("no connection")
         return real()
 
-    real = completeness._columns
-    monkeypatch.setattr(completeness, "_columns", columns)
+    real = completeness._list_columns
+    monkeypatch.setattr(completeness, "_list_columns", columns)
     monkeypatch.setattr(completeness, "PAUSE", 0)
     monkeypatch.setattr(connections, "close_all", lambda: None)  # the test's transaction
     with pytest.raises(SystemExit, match="triggers, such as"):
@@ -162,9 +164,9 @@ def test_a_bug_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def columns() -> set[str] | None:
         raise ProgrammingError("no such function")
 
-    monkeypatch.setattr(completeness, "_columns", columns)
+    monkeypatch.setattr(completeness, "_list_columns", columns)
     with pytest.raises(ProgrammingError):
-        completeness.require_once_it_answers()
+        completeness.wait_until_complete()
 
 
 @pytest.mark.postgres_only
@@ -173,18 +175,20 @@ def test_a_disabled_trigger_is_missing() -> None:
         cursor.execute(
             "ALTER TABLE mcpregistry_server DISABLE TRIGGER watch_mcpregistry_server_update"
         )
-    assert missing_guards() == ["watch_mcpregistry_server_update"]
-    assert "lacks the trigger watch_mcpregistry_server_update." in completeness.missing()
+    assert find_missing_guards() == ["watch_mcpregistry_server_update"]
+    assert (
+        "lacks the trigger watch_mcpregistry_server_update." in completeness.explain_missing_parts()
+    )
 
 
 def test_tables_of_an_unreleased_version_are_refused() -> None:
     note = 'ALTER TABLE mcpregistry_configuration RENAME COLUMN "{}" TO "{}"'
     with connection.cursor() as cursor:
         cursor.execute(note.format("complete_for", "something_else"))
-    said = completeness.missing()
+    said = completeness.explain_missing_parts()
     with pytest.raises(CommandError, match="before the first release"):
         call_command("migrate", verbosity=0)
     with connection.cursor() as cursor:
         cursor.execute(note.format("something_else", "complete_for"))
     assert "before the first release" in said
-    assert completeness.missing() == ""
+    assert completeness.explain_missing_parts() == ""

@@ -18,7 +18,7 @@ from mcpregistry.services.servers.connections import (
     ConnectionLog,
     forget_process,
     forget_stale,
-    process_name,
+    make_process_name,
 )
 from mcpregistry.services.servers.notes import EVENTS_KEPT
 from tests.services.rows import confirmed, record_event
@@ -118,7 +118,7 @@ def test_a_flapping_server_floods_neither_the_rows_nor_the_events(
     live_db, django_assert_num_queries
 ):
     server = confirmed()
-    log = ConnectionLog(process_name("web"))
+    log = ConnectionLog(make_process_name("web"))
     with django_assert_num_queries(0):  # who tells of an event leaves the writing to another thread
         for round_ in range(5_000):
             log.record(

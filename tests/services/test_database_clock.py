@@ -12,10 +12,10 @@ import pytest
 from django.db import connection
 
 from mcpregistry import db, tasks
-from mcpregistry.db import database_now, note_clock
+from mcpregistry.db import note_clock, read_database_now
 from mcpregistry.models import Invocation, Server, SiteProcess
 from mcpregistry.services.servers.checks import claim_due
-from mcpregistry.services.servers.connections import process_name
+from mcpregistry.services.servers.connections import make_process_name
 from mcpregistry.services.tasks import remote_tasks
 from mcpregistry.services.upkeep import reaping
 from tests.services.rows import confirmed, dispatched
@@ -24,7 +24,7 @@ from tests.services.rows import confirmed, dispatched
 def assert_is_now() -> None:
     """The reading is this machine's time, as exact as the time that it took allows."""
     before = datetime.now(UTC)
-    told = database_now()
+    told = read_database_now()
     after = datetime.now(UTC)
     doubt = after - before + timedelta(seconds=1)
     assert before - doubt < told < after + doubt
@@ -34,8 +34,8 @@ def test_it_is_the_databases_time(db_reading: None, transactional_db: None) -> N
     """On SQLite that is this machine's; PostgreSQL here runs on this machine, so the two agree as
     well."""
     assert_is_now()
-    first = database_now()
-    assert first <= database_now()
+    first = read_database_now()
+    assert first <= read_database_now()
 
 
 def test_a_machine_whose_clock_is_wrong_goes_by_the_databases(
@@ -50,7 +50,7 @@ def test_a_machine_whose_clock_is_wrong_goes_by_the_databases(
     ahead = datetime.now(UTC) + timedelta(hours=5)
     began = time.monotonic()
     note_clock(ahead, began)
-    told = database_now()
+    told = read_database_now()
     assert ahead <= told <= ahead + timedelta(seconds=time.monotonic() - began)
     monkeypatch.setattr(db, "_CLOCK_HOLDS", 0.0)  # the reading is old: the database is asked again
     assert_is_now()
@@ -63,9 +63,9 @@ def test_a_worker_whose_clock_is_wrong_buries_nobody_else_with_its_predecessor(
     monkeypatch.setattr(db, "_CLOCK_HOLDS", 600.0)
     # that far is this machine ahead
     note_clock(datetime.now(UTC) - timedelta(hours=5), time.monotonic())
-    alive = database_now() + timedelta(hours=1)
+    alive = read_database_now() + timedelta(hours=1)
     own = f"worker:{socket.gethostname()[:24]}:47:aaaa"
-    SiteProcess.objects.create(pk=own, name=process_name("worker", 47), lease_until=alive)
+    SiteProcess.objects.create(pk=own, name=make_process_name("worker", 47), lease_until=alive)
     dispatched("own", writer=f"{own}.1", lease_until=alive)
     dispatched("another", writer="web:elsewhere:12:bbbb", lease_until=alive)
     confirmed("checked")
@@ -84,12 +84,12 @@ def test_a_clock_that_is_ahead_takes_no_living_call_or_task_for_dead(
     # that far is this machine ahead
     note_clock(datetime.now(UTC) - timedelta(hours=5), time.monotonic())
     monkeypatch.setattr(db, "_CLOCK_HOLDS", 600.0)  # however long the next lines take
-    alive = database_now() + timedelta(hours=1)
-    monkeypatch.setattr(reaping, "settled", lambda now: True)
+    alive = read_database_now() + timedelta(hours=1)
+    monkeypatch.setattr(reaping, "note_clock_look", lambda now: True)
     dispatched("call", lease_until=alive)
     server = confirmed("far", transport="http", url="https://example.org/mcp", command=[])
     dispatched("task", lease_until=alive)
-    followed = remote_tasks.adopt(
+    followed = remote_tasks.adopt_task(
         call_id="task",
         fence=0,
         agent="local",
@@ -101,12 +101,12 @@ def test_a_clock_that_is_ahead_takes_no_living_call_or_task_for_dead(
     )
     tasks.reap()
     assert set(Invocation.objects.values_list("state", flat=True)) == {"dispatched"}
-    assert remote_tasks.orphans() == []
-    assert remote_tasks.take_over(task_id=followed.task_id) is None
+    assert remote_tasks.list_orphaned_tasks() == []
+    assert remote_tasks.take_over_task(task_id=followed.task_id) is None
     # now they are over, by the same clock
     note_clock(datetime.now(UTC) + timedelta(hours=5), time.monotonic())
     if connection.vendor == "postgresql":
-        assert remote_tasks.orphans() == [followed.task_id]
+        assert remote_tasks.list_orphaned_tasks() == [followed.task_id]
 
 
 @pytest.fixture

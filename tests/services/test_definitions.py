@@ -13,7 +13,7 @@ from mcpregistry.models import AuditEntry, Server, ServerEvent, Tool
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.definitions import decisions
 from mcpregistry.services.definitions import observe as looking
-from mcpregistry.services.definitions.observe import Changes
+from mcpregistry.services.definitions.observe import ObservedChanges
 
 pytestmark = pytest.mark.django_db
 ACTOR = "test"
@@ -36,7 +36,7 @@ def newest() -> Tool:
     return Tool.objects.get(name="t")
 
 
-def observe(server: Server, *args: str) -> Changes:
+def observe(server: Server, *args: str) -> ObservedChanges:
     return looking.observe(server=server, listed=listed(*args))
 
 

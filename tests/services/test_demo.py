@@ -8,8 +8,8 @@ import pytest
 from django.conf import settings as site
 from django.contrib.auth.models import User
 
-from mcpregistry.calls.catalog import Catalogues, DownstreamTools, Entry
-from mcpregistry.domain.policy.decision import Question
+from mcpregistry.calls.catalog import CatalogueEntry, Catalogues, DownstreamTools
+from mcpregistry.domain.policy.decision import PolicyQuestion
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.models import Agent, AuditEntry, Grant, Server, ServerTest, Token
 from mcpregistry.services import demo
@@ -21,11 +21,11 @@ from tests.tasks import worker
 from tests.waiting import HANG_LIMIT
 
 
-def decided(snapshot: Snapshot, entry: Entry) -> str:
+def decided(snapshot: Snapshot, entry: CatalogueEntry) -> str:
     agent = snapshot.agents["local"]
     endpoint = snapshot.endpoints["default"]
     return snapshot.policy(
-        Question(agent, endpoint, entry.offer.server, entry.offer.tool, {})
+        PolicyQuestion(agent, endpoint, entry.offer.server, entry.offer.tool, {})
     ).outcome
 
 
@@ -78,7 +78,7 @@ def test_a_site_in_use_is_left_alone(said):
 def test_what_cannot_work_here_is_left_out_and_said(said, settings, tmp_path, monkeypatch):
     settings.BASE_DIR = tmp_path
     monkeypatch.setattr(
-        demo, "_program", lambda name: None if name == "mcp-server-time" else f"/bin/{name}"
+        demo, "_find_program", lambda name: None if name == "mcp-server-time" else f"/bin/{name}"
     )
     made = set_up_demo(say=said.append, patience=0)
     assert (made.approved, Server.objects.count()) == ({}, 0)
@@ -104,6 +104,6 @@ def test_a_server_that_fails_is_told_with_its_reason(said, monkeypatch):
         )
         return list(ServerTest.objects.select_related("server"))
 
-    monkeypatch.setattr(demo, "_finished", fail)
+    monkeypatch.setattr(demo, "_wait_for_tests", fail)
     assert set(set_up_demo(say=said.append).approved.values()) == {0}
     assert "time: the test failed: It fell over." in said

@@ -11,8 +11,8 @@ from django.apps import apps
 from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
+from mcpregistry.domain.caller_rights import deny_all_rights, grant_all_rights
 from mcpregistry.domain.errors import Conflict
-from mcpregistry.domain.rights import all_rights, no_rights
 from mcpregistry.models import (
     Agent,
     AuditEntry,
@@ -30,7 +30,7 @@ from mcpregistry.models import (
 from mcpregistry.services.access import agents, grants, tokens
 from mcpregistry.services.access.roles import OPERATOR
 from mcpregistry.services.budgets import books
-from mcpregistry.services.configuration.dependents import cascade_paths, dependent_models
+from mcpregistry.services.configuration.dependents import find_cascade_paths, list_dependent_models
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.policy import rules
@@ -124,7 +124,7 @@ def test_an_endpoint_keeps_rules_budgets_and_headends_from_an_operator(
     )
     with pytest.raises(Conflict, match="rule 'no pushes', budget 'daily', headend 'chat'"):
         agents.delete_endpoint(endpoint=endpoint, actor=ACTOR, rights=operator.has_perm)
-    agents.delete_endpoint(endpoint=endpoint, actor=ACTOR, rights=all_rights)
+    agents.delete_endpoint(endpoint=endpoint, actor=ACTOR, rights=grant_all_rights)
     assert not PolicyRule.objects.exists()
     assert [
         len(entries(kind)) for kind in ("rule.deleted", "budget.deleted", "headend.deleted")
@@ -152,8 +152,8 @@ def test_each_record_that_an_agent_takes_along_has_its_own_entry(
     Permit.objects.create(expires_at=until, **facts)
     Permit.objects.create(expires_at=until, revoked_at=timezone.now(), **facts)
     with pytest.raises(Conflict, match="grant"):
-        agents.delete_agent(agent=agent, actor=ACTOR, rights=no_rights)
-    agents.delete_agent(agent=agent, actor=ACTOR, rights=all_rights)
+        agents.delete_agent(agent=agent, actor=ACTOR, rights=deny_all_rights)
+    agents.delete_agent(agent=agent, actor=ACTOR, rights=grant_all_rights)
     told = ("grant.withdrawn", "token.revoked", "workspace.deleted", "permit.revoked")
     assert [len(entries(kind)) for kind in told] == [2, 1, 1, 1]
     assert not Token.objects.exists()
@@ -183,7 +183,7 @@ def test_a_channel_that_loses_all_that_it_was_limited_to_is_disabled(server: Ser
         "of both": channel("of both", servers=[server, other], rules=[first, second]),
         "of everything": channel("of everything"),
     }
-    lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
+    lifecycle.delete_server(server=server, actor=ACTOR, rights=grant_all_rights)
     on = {name for name, row in names.items() if Channel.objects.get(pk=row.pk).enabled}
     assert on == {"of both", "of everything"}
     rules.delete_rule(rule=second, actor=ACTOR)
@@ -203,9 +203,9 @@ def test_every_record_that_is_deleted_along_is_a_decision_or_a_part() -> None:
         and not model._meta.label_lower.startswith(
             ("mcpregistry.historical", "subagents.historical")
         )
-        and any(cascade_paths(model, root) for root in roots)
+        and any(find_cascade_paths(model, root) for root in roots)
     }
-    decided = {model._meta.label_lower for model in dependent_models()}
+    decided = {model._meta.label_lower for model in list_dependent_models()}
     assert {"subagents.headend", "subagents.effortagent"} <= decided
     new = sorted(found - decided - _PARTS)
     assert not new, f"add a dependent kind, or say that it is a part: {new}"

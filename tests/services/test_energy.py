@@ -12,12 +12,12 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 from django.utils import timezone
 
-from mcpregistry.db import database_now
-from mcpregistry.domain.energy import Level, Rates
+from mcpregistry.db import read_database_now
+from mcpregistry.domain.energy import EnergyLevel, EnergyRates
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
-from mcpregistry.domain.lifecycle import SUPPOSED, State
-from mcpregistry.domain.specs import ToolSpec
-from mcpregistry.ids import ordered_id
+from mcpregistry.domain.lifecycle import SUPPOSED, InvocationState
+from mcpregistry.domain.snapshot_specs import ToolSpec
+from mcpregistry.ids import make_ordered_id
 from mcpregistry.models import (
     Agent,
     EnergyEntry,
@@ -44,11 +44,11 @@ def pool(**fields: Any) -> EnergyPool:
     return EnergyPool.objects.with_reserved().get(pk=made.pk)
 
 
-def call(state: State = State.DISPATCHED, seconds: float | None = None) -> str:
+def call(state: InvocationState = InvocationState.DISPATCHED, seconds: float | None = None) -> str:
     """A call that was sent; ``seconds`` ago by its own record, if it has ended."""
     now = timezone.now()
     return Invocation.objects.create(
-        id=ordered_id(),
+        id=make_ordered_id(),
         state=state,
         agent_slug="ann",
         tool_name="t",
@@ -75,18 +75,18 @@ def work(energy: float) -> Work:
 
 
 def level(row: EnergyPool) -> float:
-    return pools.standing(EnergyPool.objects.with_reserved().get(pk=row.pk)).level
+    return pools.load_pool_standing(EnergyPool.objects.with_reserved().get(pk=row.pk)).level
 
 
 @pytest.fixture(autouse=True)
 def _books_balance(db: None) -> Any:
     yield
-    assert list(rules.unbalanced(timezone.now())) == []
+    assert list(rules.find_unbalanced_pools(timezone.now())) == []
 
 
 def test_a_pool_is_full_at_first_and_tells_how_it_stands():
     row = pool(capacity=50.0, regeneration=2.0)
-    assert pools.standing(row) == pools.Standing(50, 0, Level.OK, 0)
+    assert pools.load_pool_standing(row) == pools.PoolStanding(50, 0, EnergyLevel.OK, 0)
     pools.grant(pool_id=row.pk, amount=30, actor="test")
     assert level(row) == 50, "never more than its capacity"
     with pytest.raises(NotFound):
@@ -112,7 +112,7 @@ def test_what_makes_no_pool_is_refused(wrong):
 
 def test_a_pool_that_is_changed_keeps_what_it_held_and_goes_on_by_its_new_rate():
     row = pool(capacity=100.0)
-    reserve(row, 1, call_id := call(State.SUCCEEDED, 20))
+    reserve(row, 1, call_id := call(InvocationState.SUCCEEDED, 20))
     reservations.settle(call_id=call_id)
     row.capacity = 50.0
     row.regeneration = 0.0
@@ -152,17 +152,17 @@ def test_a_reservation_is_made_once_however_often_it_is_asked():
 @pytest.mark.parametrize(
     ("state", "seconds", "cost"),
     [
-        (State.SUCCEEDED, 3, 6),
-        (State.TOOL_ERROR, 3, 6),
-        (State.UNKNOWN, 3, 6),
-        (State.NOT_SENT, 3, 0),
-        (State.CANCELLED, 3, 0),
+        (InvocationState.SUCCEEDED, 3, 6),
+        (InvocationState.TOOL_ERROR, 3, 6),
+        (InvocationState.UNKNOWN, 3, 6),
+        (InvocationState.NOT_SENT, 3, 0),
+        (InvocationState.CANCELLED, 3, 0),
     ],
 )
 def test_a_call_is_charged_once_by_what_its_record_says(state, seconds, cost):
     row = pool()
     call_id = call(state, seconds)
-    if state == State.CANCELLED:
+    if state == InvocationState.CANCELLED:
         Invocation.objects.update(dispatched_at=None)
     reserve(row, 5, call_id)
     assert [reservations.settle(call_id=call_id) for _ in range(3)] == [True, False, False]
@@ -175,7 +175,7 @@ def test_a_call_whose_process_is_not_known_costs_its_estimate_at_most(after: int
     """Its record knows when it was sent and that nobody has ended it since, not when its work
     ended."""
     row = pool()
-    call_id = call(State.UNKNOWN, after)
+    call_id = call(InvocationState.UNKNOWN, after)
     Invocation.objects.update(error_code=SUPPOSED)
     reserve(row, 5, call_id)
     assert reservations.settle(call_id=call_id)
@@ -186,10 +186,10 @@ def test_a_call_whose_process_is_not_known_costs_its_estimate_at_most(after: int
 def test_a_call_that_its_lease_ended_costs_its_estimate():
     row = pool()
     call_id = call()
-    sent = database_now() - timedelta(seconds=95)
+    sent = read_database_now() - timedelta(seconds=95)
     Invocation.objects.update(dispatched_at=sent, lease_until=sent + timedelta(seconds=90))
     reserve(row, 5, call_id)
-    assert reaping.reap_calls(database_now()) == 1
+    assert reaping.reap_calls(read_database_now()) == 1
     assert level(row) == pytest.approx(95, abs=1e-3)
     assert reservations.settle_due() == 0
 
@@ -199,7 +199,7 @@ def of_dead_process(sent: float, sign: float) -> tuple[EnergyPool, SiteProcess]:
     alive, ``sign`` seconds ago."""
     row = pool()
     call_id = call()
-    now = database_now()
+    now = read_database_now()
     until = now - timedelta(seconds=sign) + processes.LEASE
     process = SiteProcess.objects.create(pk="web:box:7:aaaa", name="web@box:7", lease_until=until)
     Invocation.objects.update(
@@ -214,13 +214,13 @@ def of_dead_process(sent: float, sign: float) -> tuple[EnergyPool, SiteProcess]:
 @pytest.mark.both_databases
 def test_call_of_dead_process_is_charged_until_its_last_sign_of_life():
     row, process = of_dead_process(sent=20, sign=15)
-    assert reaping.bury_process(process, database_now()) == 1
+    assert reaping.end_calls_of_expired_process(process, read_database_now()) == 1
     assert level(row) == pytest.approx(100 - 40, abs=0.1)
 
 
 def test_call_sent_after_the_last_sign_of_life_costs_no_time():
     row, process = of_dead_process(sent=-2, sign=15)
-    assert reaping.bury_process(process, database_now()) == 1
+    assert reaping.end_calls_of_expired_process(process, read_database_now()) == 1
     assert level(row) == pytest.approx(100, abs=0.1)
 
 
@@ -228,19 +228,19 @@ def test_call_sent_after_the_last_sign_of_life_costs_no_time():
 @pytest.mark.parametrize("by_clock", [False, True])
 def test_late_end_corrects_what_was_charged_once(by_clock: bool):
     row, process = of_dead_process(sent=20, sign=15)
-    reaping.bury_process(process, database_now())
+    reaping.end_calls_of_expired_process(process, read_database_now())
     found = Invocation.objects.get()
-    end = ending.ended(
-        State.SUCCEEDED,
+    end = ending.build_end_columns(
+        InvocationState.SUCCEEDED,
         received_at=found.received_at,
         now=found.dispatched_at + timedelta(seconds=25),
     )
     assert reservations.settle_due() == 0, "nothing is known yet"
-    assert ending.write(found, end, actor="test")
+    assert ending.write_end(found, end, actor="test")
     settle = reservations.settle_due if by_clock else lambda: reservations.settle(call_id=found.pk)
     assert [settle(), settle()] == [1, 0]
     assert level(row) == pytest.approx(100 - 50, abs=0.1)
-    charged = reservations.charged(call_id=found.pk, pool_id=row.pk)
+    charged = reservations.load_charge(call_id=found.pk, pool_id=row.pk)
     assert charged is not None
     assert charged.amount == pytest.approx(50, abs=0.1)
     shown = Invocation.objects.annotate(cost=EnergyEntry.of_call()).values_list("cost", flat=True)
@@ -260,7 +260,7 @@ def test_a_call_that_is_out_is_not_charged_and_one_without_a_record_is_forgotten
 def test_who_lacks_energy_first_charges_what_has_ended_without_its_process():
     """Which had died, so that what it had set aside was too much."""
     row = pool(capacity=10.0, critical=1.0, resume=1.0)
-    reserve(row, 9, call(State.SUCCEEDED, 1))
+    reserve(row, 9, call(InvocationState.SUCCEEDED, 1))
     assert reserve(row, 5) is None
     assert level(row) == pytest.approx(8, abs=1e-3)
 
@@ -273,7 +273,7 @@ def test_a_shortage_tells_when_there_is_enough():
     assert short.seconds == pytest.approx(float("inf")), "14 are more than it ever holds"
     EnergyReservation.objects.all().delete()
     began = time.monotonic()
-    EnergyPool.objects.update(level=2.0, level_at=database_now())
+    EnergyPool.objects.update(level=2.0, level_at=read_database_now())
     short = reserve(row, 6)
     assert short is not None
     assert 399 - (time.monotonic() - began) < short.seconds <= 400
@@ -281,7 +281,7 @@ def test_a_shortage_tells_when_there_is_enough():
 
 def test_a_pool_that_only_counts_refuses_nobody():
     row = pool(capacity=1.0, critical=0.0, resume=0.0, on_empty="allow")
-    call_id = call(State.SUCCEEDED, 30)
+    call_id = call(InvocationState.SUCCEEDED, 30)
     assert reserve(row, 50, call_id) is None
     reservations.settle(call_id=call_id)
     entry = EnergyEntry.objects.get()
@@ -291,14 +291,14 @@ def test_a_pool_that_only_counts_refuses_nobody():
 def test_books_that_were_changed_by_hand_are_found():
     row = pool()
     for seconds in (1, 2, 3):
-        reserve(row, 1, call_id := call(State.SUCCEEDED, seconds))
+        reserve(row, 1, call_id := call(InvocationState.SUCCEEDED, seconds))
         reservations.settle(call_id=call_id)
     second = EnergyEntry.objects.order_by("id")[1]
     EnergyEntry.objects.filter(pk=second.pk).update(amount=1.0)
-    assert list(rules.unbalanced(timezone.now())) == [f"shared: entry {second.pk}"]
+    assert list(rules.find_unbalanced_pools(timezone.now())) == [f"shared: entry {second.pk}"]
     EnergyEntry.objects.filter(pk=second.pk).update(amount=4.0)
     EnergyPool.objects.update(level=77.0)
-    assert len(list(rules.unbalanced(timezone.now()))) == 1
+    assert len(list(rules.find_unbalanced_pools(timezone.now()))) == 1
     EnergyPool.objects.update(level=EnergyEntry.objects.latest("id").after)
 
 
@@ -307,18 +307,18 @@ def test_estimates_are_made_of_what_the_last_calls_of_a_tool_took():
     tool = Tool.objects.create(
         server=server, name="t", first_seen_at=timezone.now(), last_seen_at=timezone.now()
     )
-    _, waited = [call(State.SUCCEEDED, seconds) for seconds in (1.0, 3.0)]
-    call(State.NOT_SENT, 50)
-    call(State.DISPATCHED)
-    Invocation.objects.filter(pk=call(State.UNKNOWN, 90)).update(error_code=SUPPOSED)
+    _, waited = [call(InvocationState.SUCCEEDED, seconds) for seconds in (1.0, 3.0)]
+    call(InvocationState.NOT_SENT, 50)
+    call(InvocationState.DISPATCHED)
+    Invocation.objects.filter(pk=call(InvocationState.UNKNOWN, 90)).update(error_code=SUPPOSED)
     Invocation.objects.update(server_slug="s", arguments="{}", received_at=timezone.now())
     row = pool()
     with transaction.atomic():  # of which two seconds were waiting for energy
-        pools.charge(
-            pools.locked(row.pk),
+        pools.charge_pool(
+            pools.lock_pool(row.pk),
             EnergyEntry.Kind.CALL,
             2,
-            now=database_now(),
+            now=read_database_now(),
             reference=waited,
             seconds=1.0,
         )
@@ -326,19 +326,29 @@ def test_estimates_are_made_of_what_the_last_calls_of_a_tool_took():
     found = ToolUsage.objects.get(tool=tool)
     assert (found.calls, found.seconds) == (2, pytest.approx(1.0))
     spec = ToolSpec(tool.pk, server.pk, "t", "", {}, idempotent=False)
-    assert estimates.of_work(Work(spec, 2), Rates()) == pytest.approx((2 * 2.0 + 5 * 1.05) / 7)
+    assert estimates.estimate_work(Work(spec, 2), EnergyRates()) == pytest.approx(
+        (2 * 2.0 + 5 * 1.05) / 7
+    )
     assert usage.count_due(timezone.now() + timedelta(hours=1)) == 0, "nobody has called it of late"
 
 
 def test_the_database_itself_refuses_a_second_charge():
     row = pool()
     with transaction.atomic():
-        pools.charge(
-            pools.locked(row.pk), EnergyEntry.Kind.CALL, 1, now=database_now(), reference="c"
+        pools.charge_pool(
+            pools.lock_pool(row.pk),
+            EnergyEntry.Kind.CALL,
+            1,
+            now=read_database_now(),
+            reference="c",
         )
     with pytest.raises(IntegrityError), transaction.atomic():
-        pools.charge(
-            pools.locked(row.pk), EnergyEntry.Kind.CALL, 1, now=database_now(), reference="c"
+        pools.charge_pool(
+            pools.lock_pool(row.pk),
+            EnergyEntry.Kind.CALL,
+            1,
+            now=read_database_now(),
+            reference="c",
         )
 
 
@@ -356,7 +366,7 @@ def test_entries_go_with_the_records_of_their_time():
 def test_many_who_charge_at_once_take_exactly_what_they_take():
     """Levels, entries and reservations agree, over connections of their own."""
     row = pool(capacity=10_000.0)
-    calls = [call(State.SUCCEEDED, 0.5) for _ in range(120)]
+    calls = [call(InvocationState.SUCCEEDED, 0.5) for _ in range(120)]
 
     def spend(call_id: str) -> None:
         assert (
@@ -375,13 +385,13 @@ def test_many_who_charge_at_once_take_exactly_what_they_take():
 
 def test_a_pool_goes_on_after_a_clock_that_was_far_ahead_for_a_moment():
     row = pool(capacity=10.0, regeneration=1.0, critical=1.0, resume=1.0)
-    EnergyPool.objects.update(level=0.0, level_at=database_now() + timedelta(days=365))
+    EnergyPool.objects.update(level=0.0, level_at=read_database_now() + timedelta(days=365))
     short = reserve(row, 6)
     assert short is not None
     assert short.seconds <= 10 + 6, "no longer than a whole pool takes to fill"
-    EnergyPool.objects.update(level_at=database_now() - timedelta(seconds=7))
+    EnergyPool.objects.update(level_at=read_database_now() - timedelta(seconds=7))
     assert reserve(row, 6) is None
-    EnergyPool.objects.update(level_at=database_now())  # as its last entry says
+    EnergyPool.objects.update(level_at=read_database_now())  # as its last entry says
 
 
 def test_who_is_told_that_energy_never_suffices_could_not_have_it_from_a_full_and_idle_pool():
@@ -408,5 +418,5 @@ def test_where_the_connection_breaks_in_one_of_several_nobody_is_told_that_somet
         raise OperationalError("away")
 
     with transaction.atomic(), pytest.raises(OperationalError):
-        reservations.together([lambda: reserve(row, 5.0, key), breaks])
+        reservations.run_in_one_transaction([lambda: reserve(row, 5.0, key), breaks])
     assert not EnergyReservation.objects.exists()

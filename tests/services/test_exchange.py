@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from mcpregistry.domain.caller_rights import grant_all_rights
 from mcpregistry.domain.formats import FORMATS, text
-from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import AuditEntry, Credential, ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.exchange.exporting import export_config
-from mcpregistry.services.exchange.importing import Outcome, import_file
-from mcpregistry.services.exchange.policy import known
+from mcpregistry.services.exchange.importing import ImportOutcome, import_file
+from mcpregistry.services.exchange.policy import export_server_entry
 from mcpregistry.services.exchange.sections import CONFLICT
 from mcpregistry.services.servers.lifecycle import confirm_launch, disable_server
 from subagents.models import ExpertTool
@@ -29,7 +29,7 @@ SECRET = "sk-5ecre7"
 SAVEABLE = [(name, path) for name, path in SAMPLES if name != "claude-code"]
 
 
-def take(data: dict[str, Any], **options: Any) -> Outcome:
+def take(data: dict[str, Any], **options: Any) -> ImportOutcome:
     return import_file(raw=json.dumps(data).encode(), path="x.json", actor="test", **options)
 
 
@@ -211,9 +211,13 @@ def test_file_of_a_host_is_imported_as_its_dry_run_says_and_survives_an_export(
     trial = import_file(**options, save=False)
     outcome = import_file(**options)
     assert outcome.saved, [str(note) for note in outcome.refused]
-    assert (outcome.format, outcome.diff(), outcome.notes) == (host, trial.diff(), trial.notes)
+    assert (outcome.format, outcome.format_diff(), outcome.notes) == (
+        host,
+        trial.format_diff(),
+        trial.notes,
+    )
     assert {change.action for change in import_file(**options).changes} == {"unchanged"}
-    before = {server.slug: known(server).columns() for server in Server.objects.all()}
+    before = {server.slug: export_server_entry(server).columns() for server in Server.objects.all()}
     written = export_config(format_name="mcpservers", actor="test", include_secrets=True)
     again = import_file(
         raw=text.dump(written.data).encode(), path="y.json", actor="test", on_conflict="replace"
@@ -227,7 +231,7 @@ def test_file_of_a_host_is_imported_as_its_dry_run_says_and_survives_an_export(
         "auto_approve",
     }
     for server in Server.objects.all():
-        after = known(server).columns()
+        after = export_server_entry(server).columns()
         assert {name: after[name] for name in after.keys() - silent} == {
             name: value for name, value in before[server.slug].items() if name not in silent
         }
@@ -312,7 +316,7 @@ def test_a_dry_run_shows_a_diff_without_secrets_and_saves_nothing() -> None:
     )
     assert not outcome.saved
     assert list(Server.objects.values()) == before
-    diff = outcome.diff()
+    diff = outcome.format_diff()
     assert "-  - one\n+  - two\n" in diff
     assert "# a: hidden values differ" in diff
     assert "+    U: ${U}" in diff
@@ -396,7 +400,10 @@ def test_the_workspace_must_be_known_where_a_server_speaks_of_it() -> None:
 
 def test_inputs_become_credentials_that_wait_for_a_value() -> None:
     import_file(
-        raw=sample("vscode/mcp.json"), path=".vscode/mcp.json", actor="test", rights=all_rights
+        raw=sample("vscode/mcp.json"),
+        path=".vscode/mcp.json",
+        actor="test",
+        rights=grant_all_rights,
     )
     credential = Credential.objects.get(name="perplexity-key")
     assert credential.needs_value

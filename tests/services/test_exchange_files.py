@@ -9,7 +9,7 @@ import pytest
 
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.services.exchange import files
-from mcpregistry.services.exchange.files import FileWatch, folders_for, locate, write_file
+from mcpregistry.services.exchange.files import FileWatch, locate, map_folder_variables, write_file
 
 
 def put(path: Path, content: str = "{}") -> Path:
@@ -56,28 +56,30 @@ def test_in_a_workspace_dispatch_goes_before_opencode_with_a_warning(tmp_path: P
 
 
 def test_the_workspace_is_the_folder_around_a_hosts_own_folder(tmp_path: Path) -> None:
-    assert folders_for(tmp_path / ".vscode" / "mcp.json", None)["workspace"] == str(tmp_path)
-    assert folders_for(tmp_path / ".mcp.json", None)["workspace"] == str(tmp_path)
-    assert folders_for(tmp_path / "a" / "x.json", tmp_path)["workspace"] == str(tmp_path)
-    assert "workspace" not in folders_for(None, None)
+    assert map_folder_variables(tmp_path / ".vscode" / "mcp.json", None)["workspace"] == str(
+        tmp_path
+    )
+    assert map_folder_variables(tmp_path / ".mcp.json", None)["workspace"] == str(tmp_path)
+    assert map_folder_variables(tmp_path / "a" / "x.json", tmp_path)["workspace"] == str(tmp_path)
+    assert "workspace" not in map_folder_variables(None, None)
 
 
 def test_a_watched_file_tells_each_new_content_once(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     watch = FileWatch(path)
-    assert watch.changed() is None
+    assert watch.read_if_changed() is None
     put(path, "one")
-    assert (watch.changed(), watch.changed()) == (b"one", None)
+    assert (watch.read_if_changed(), watch.read_if_changed()) == (b"one", None)
     put(path, "three")
-    assert watch.changed() == b"three"
+    assert watch.read_if_changed() == b"three"
     os.utime(path, ns=(1, 1))  # touched, not changed
-    assert watch.changed() is None
+    assert watch.read_if_changed() is None
     path.unlink()
-    assert watch.changed() is None
+    assert watch.read_if_changed() is None
     put(path, "three")
-    assert watch.changed() is None
+    assert watch.read_if_changed() is None
     put(tmp_path / "new", "four").replace(path)
-    assert watch.changed() == b"four"
+    assert watch.read_if_changed() == b"four"
 
 
 def test_a_file_that_changes_while_it_is_read_is_left_for_the_next_look(
@@ -93,8 +95,8 @@ def test_a_file_that_changes_while_it_is_read_is_left_for_the_next_look(
         return content
 
     monkeypatch.setattr(files, "read_file", read_while_somebody_writes)
-    assert watch.changed() is None
-    assert watch.changed() == b"first half and second half"
+    assert watch.read_if_changed() is None
+    assert watch.read_if_changed() == b"first half and second half"
 
 
 def test_a_written_file_replaces_the_old_one_and_is_the_owners_alone(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from mcpregistry.models import Configuration, PolicyRule, Server, Tool
 from mcpregistry.services.exchange.exporting import export_config
-from mcpregistry.services.exchange.importing import Outcome, import_file
+from mcpregistry.services.exchange.importing import ImportOutcome, import_file
 from mcpregistry.services.exchange.policy import DISCOVERY_WAITS, FLAG_WAITS, SWITCH_WAITS, WAITS
 from mcpregistry.services.policy import rules
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 def bring(
     auto: Any = None, *, flag: bool | None = None, may_rule: bool = True, **options: Any
-) -> Outcome:
+) -> ImportOutcome:
     entry: dict[str, Any] = {
         "id": "echo",
         "name": "echo",

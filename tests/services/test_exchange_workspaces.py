@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from mcpregistry.models import Agent, Endpoint, Grant, Server, Workspace
-from mcpregistry.services.exchange.importing import Outcome, import_file
-from mcpregistry.services.exchange.workspaces import Choice
+from mcpregistry.services.exchange.importing import ImportOutcome, import_file
+from mcpregistry.services.exchange.workspaces import WorkspaceChoice
 
 pytestmark = pytest.mark.django_db
 
 
-def take(data: dict[str, Any], **options: Any) -> Outcome:
+def take(data: dict[str, Any], **options: Any) -> ImportOutcome:
     return import_file(raw=json.dumps(data).encode(), path=".claude.json", actor="test", **options)
 
 
@@ -47,10 +47,10 @@ def test_projects_become_workspaces_only_if_they_are_chosen() -> None:
     ]
     assert not Workspace.objects.exists()
     Server.objects.all().delete()
-    outcome = take(PROJECTS, workspaces=Choice(frozenset({"/srv/one"}), "me"), save=False)
-    assert "workspace//srv/one" in outcome.diff()
+    outcome = take(PROJECTS, workspaces=WorkspaceChoice(frozenset({"/srv/one"}), "me"), save=False)
+    assert "workspace//srv/one" in outcome.format_diff()
     assert not Workspace.objects.exists()
-    chosen = Choice(frozenset({"/home/me/one"}), "me")
+    chosen = WorkspaceChoice(frozenset({"/home/me/one"}), "me")
     assert take(PROJECTS, workspaces=chosen, seen=take(PROJECTS, save=False).mark).saved
     workspace = Workspace.objects.get()
     assert (workspace.directory, workspace.agent, workspace.endpoint.slug) == (
@@ -68,7 +68,7 @@ def test_workspace_of_a_project_that_exists_gets_the_new_servers() -> None:
     Workspace.objects.create(
         directory="/srv/one", endpoint=mine, agent=Agent.objects.create(slug="me")
     )
-    first = take(PROJECTS, workspaces=Choice(frozenset({"all"}), "me"))
+    first = take(PROJECTS, workspaces=WorkspaceChoice(frozenset({"all"}), "me"))
     assert [(each.endpoint, each.exists) for each in first.projects] == [
         ("one", False),
         ("mine", True),
@@ -78,9 +78,9 @@ def test_workspace_of_a_project_that_exists_gets_the_new_servers() -> None:
         ("/home/me/one", "created"),
         ("/srv/one", "changed"),
     ]
-    again = take(PROJECTS, workspaces=Choice(frozenset({"all"}), "me"))
+    again = take(PROJECTS, workspaces=WorkspaceChoice(frozenset({"all"}), "me"))
     assert {each.action for each in again.changes} == {"unchanged"}
-    assert again.diff() == ""
+    assert again.format_diff() == ""
 
 
 def test_renamed_and_left_out_servers_of_a_project_are_listed_as_they_are() -> None:
@@ -89,17 +89,19 @@ def test_renamed_and_left_out_servers_of_a_project_are_listed_as_they_are() -> N
     file = json.loads(json.dumps(PROJECTS))
     file["projects"]["/home/me/one"]["mcpServers"]["bad"] = {"command": 5}
     file["projects"]["/home/me/none"] = {"mcpServers": {"worse": {"command": 5}}}
-    outcome = take(file, on_conflict="rename", workspaces=Choice(frozenset({"all"})))
+    outcome = take(file, on_conflict="rename", workspaces=WorkspaceChoice(frozenset({"all"})))
     assert outcome.saved, [str(note) for note in outcome.refused]
     assert [each.directory for each in outcome.projects] == ["/home/me/one", "/srv/one"]
     assert listed_on("one") == ["top", "web-2"]
 
 
 def test_project_or_agent_that_does_not_exist_is_refused_with_the_choice() -> None:
-    (note,) = take(PROJECTS, workspaces=Choice(frozenset({"/home/me/two"}))).refused
+    (note,) = take(PROJECTS, workspaces=WorkspaceChoice(frozenset({"/home/me/two"}))).refused
     assert "/home/me/one" in note.remedy
-    (note,) = take(PROJECTS, workspaces=Choice(frozenset({"/srv/one"}), "nobody")).refused
+    (note,) = take(PROJECTS, workspaces=WorkspaceChoice(frozenset({"/srv/one"}), "nobody")).refused
     assert note.pointer == "/projects/~1srv~1one"
     assert '"nobody"' in note.sentence
     assert not Server.objects.exists()
-    assert take(PROJECTS, workspaces=Choice(frozenset({"/home/me/two"}), may_be_missing=True)).saved
+    assert take(
+        PROJECTS, workspaces=WorkspaceChoice(frozenset({"/home/me/two"}), may_be_missing=True)
+    ).saved

@@ -19,12 +19,12 @@ from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.policy import findings, past_calls
 from mcpregistry.services.policy.analyzer import (
     DAYS,
-    Proposal,
-    Use,
+    GrantProposal,
+    PastUse,
     analyse,
-    candidates,
+    group_stopped_by_tool,
     propose,
-    stopped_by_tool,
+    select_candidates,
 )
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
@@ -44,8 +44,10 @@ def ann() -> Agent:
             listed=[{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(4)],
         )
         decisions.approve_waiting(server=server, actor=ACTOR)
-        grants.grant(agent=agent, server=server, actor=ACTOR)
-    grants.grant(agent=agent, tool=Tool.objects.get(server__slug="git", name="t1"), actor=ACTOR)
+        grants.grant_access(agent=agent, server=server, actor=ACTOR)
+    grants.grant_access(
+        agent=agent, tool=Tool.objects.get(server__slug="git", name="t1"), actor=ACTOR
+    )
     Grant.objects.update(created_at=NOW - timedelta(days=180))
     Tool.objects.update(first_seen_at=NOW - timedelta(days=180))
     Invocation.objects.bulk_create(
@@ -68,7 +70,7 @@ def ann() -> Agent:
     return agent
 
 
-def facts(found: Proposal) -> list[Any]:
+def facts(found: GrantProposal) -> list[Any]:
     after = [(str(row), row.uri, row.argument_pins) for row in found.after]
     return [
         found.grant.pk,
@@ -86,9 +88,9 @@ def facts(found: Proposal) -> list[Any]:
 @pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("days", findings.PERIODS)
 def test_findings_are_what_the_analyzer_proposes(ann: Agent, days: int) -> None:
-    assert findings.refresh(NOW, seconds=60) == 3
-    rows = list(candidates().order_by("pk"))
-    shown = findings.load(rows, days=days)
+    assert findings.refresh_findings(NOW, seconds=60) == 3
+    rows = list(select_candidates().order_by("pk"))
+    shown = findings.load_findings(rows, days=days)
     proposed = analyse(rows, days=days, now=NOW)
     assert len(proposed) == 3
     assert [facts(shown.proposals[row.pk]) for row in rows] == [facts(each) for each in proposed]
@@ -126,10 +128,10 @@ def test_grants_of_every_form_get_what_the_analyzer_proposes_of_each_alone(
         call.binding = binding
         call.state = "succeeded" if binding else "denied"
         call.save(force_insert=True)
-    findings.refresh(NOW, seconds=60)
-    rows = list(candidates().order_by("pk"))
+    findings.refresh_findings(NOW, seconds=60)
+    rows = list(select_candidates().order_by("pk"))
     for days in findings.PERIODS:
-        shown = findings.load(rows, days=days).proposals
+        shown = findings.load_findings(rows, days=days).proposals
         alone = {each.grant.pk: facts(each) for each in analyse(rows, days=days, now=NOW)}
         assert {pk: facts(each) for pk, each in shown.items()} == alone
         assert 0 < len(alone) < len(rows)
@@ -145,65 +147,65 @@ def test_grants_that_nobody_uses_need_no_query_of_their_own(ann: Agent) -> None:
         )
         for n in range(60)
     ]
-    findings.refresh(NOW, seconds=60)
+    findings.refresh_findings(NOW, seconds=60)
     with CaptureQueriesContext(connection) as few:
-        findings.refresh(NOW + findings.RENEWED, seconds=60)
+        findings.refresh_findings(NOW + findings.RENEWED, seconds=60)
     Grant.objects.bulk_create(
         Grant(agent=ann, tool=tool) for tool in Tool.objects.bulk_create(tools)
     )
     Grant.objects.update(created_at=NOW - timedelta(days=180))
     with CaptureQueriesContext(connection) as many:
-        assert findings.refresh(NOW + 2 * findings.RENEWED, seconds=60) == 63
+        assert findings.refresh_findings(NOW + 2 * findings.RENEWED, seconds=60) == 63
     assert len(many) <= len(few) + 1
 
 
 def test_examples_of_stopped_calls_are_kept(ann: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    use = Use("c1", "t1", NOW, {"repo": "docs"})
+    use = PastUse("c1", "t1", NOW, {"repo": "docs"})
 
-    def stopping(*given: Any, **named: Any) -> Proposal | None:
+    def stopping(*given: Any, **named: Any) -> GrantProposal | None:
         found = propose(*given, **named)
         return found and replace(found, stops=7, unjudged=2, stopped=(use,))
 
     monkeypatch.setattr(findings, "propose", stopping)
-    findings.refresh(NOW, seconds=60)
-    row = candidates().get(server__slug="git")
-    shown = findings.load([row], days=DAYS).proposals[row.pk]
+    findings.refresh_findings(NOW, seconds=60)
+    row = select_candidates().get(server__slug="git")
+    shown = findings.load_findings([row], days=DAYS).proposals[row.pk]
     assert (shown.stops, shown.unjudged, shown.judged) == (7, 2, 38)
-    assert stopped_by_tool(shown) == [("t1", 1, [replace(use, arguments=None)])], (
+    assert group_stopped_by_tool(shown) == [("t1", 1, [replace(use, arguments=None)])], (
         "arguments stay with the call"
     )
 
 
 def test_a_page_reads_findings_in_a_fixed_number_of_queries(ann: Agent) -> None:
-    findings.refresh(NOW, seconds=60)
-    rows = list(candidates())
+    findings.refresh_findings(NOW, seconds=60)
+    rows = list(select_candidates())
     with CaptureQueriesContext(connection) as few:
-        findings.load(rows[:1], days=DAYS)
+        findings.load_findings(rows[:1], days=DAYS)
     with CaptureQueriesContext(connection) as all_of_them:
-        findings.load(rows, days=DAYS)
+        findings.load_findings(rows, days=DAYS)
     assert len(all_of_them) <= len(few) + 1 == 2 + (len(few) - 1)
     assert not any("mcpregistry_invocation" in each["sql"] for each in all_of_them)
 
 
 def test_a_changed_grant_shows_no_older_finding(ann: Agent) -> None:
-    findings.refresh(NOW, seconds=60)
+    findings.refresh_findings(NOW, seconds=60)
     Grant.objects.filter(server__slug="idle").update(note="changed")
-    rows = list(candidates())
-    shown = findings.load(rows, days=DAYS)
-    changed = candidates().get(server__slug="idle")
+    rows = list(select_candidates())
+    shown = findings.load_findings(rows, days=DAYS)
+    changed = select_candidates().get(server__slug="idle")
     assert {row.pk for row in rows} - {*shown.made} == {changed.pk}
     assert changed.pk not in shown.proposals
-    findings.refresh(NOW + findings.RENEWED, seconds=60)
-    assert findings.load([changed], days=DAYS).proposals[changed.pk].kind == "withdraw"
+    findings.refresh_findings(NOW + findings.RENEWED, seconds=60)
+    assert findings.load_findings([changed], days=DAYS).proposals[changed.pk].kind == "withdraw"
 
 
 def test_a_proposal_with_a_deleted_tool_is_not_shown(ann: Agent) -> None:
-    findings.refresh(NOW, seconds=60)
+    findings.refresh_findings(NOW, seconds=60)
     finding = AccessFinding.objects.get(grant__server__slug="git")
     finding.body[str(DAYS)]["after"][0]["tool_id"] = 10**6
     finding.save()
-    row = candidates().get(server__slug="git")
-    assert not findings.load([row], days=DAYS).proposals
+    row = select_candidates().get(server__slug="git")
+    assert not findings.load_findings([row], days=DAYS).proposals
 
 
 def test_a_pass_begins_with_what_was_never_analyzed_then_with_the_oldest(
@@ -212,30 +214,34 @@ def test_a_pass_begins_with_what_was_never_analyzed_then_with_the_oldest(
     monkeypatch.setattr(findings, "_BATCH", 1)
     keys = [
         row.pk
-        for row in sorted(candidates(), key=lambda row: (past_calls.server_of(row).pk, row.pk))
+        for row in sorted(
+            select_candidates(), key=lambda row: (past_calls.get_grant_server(row).pk, row.pk)
+        )
     ]
     for number in range(3):
-        assert findings.refresh(NOW + timedelta(minutes=number), seconds=0) == 1
+        assert findings.refresh_findings(NOW + timedelta(minutes=number), seconds=0) == 1
     made = dict(AccessFinding.objects.values_list("pk", "made_at"))
     assert [made[key] for key in keys] == [NOW + timedelta(minutes=number) for number in range(3)]
-    assert findings.refresh(NOW + timedelta(minutes=3), seconds=0) == 0, "all are new enough"
+    assert findings.refresh_findings(NOW + timedelta(minutes=3), seconds=0) == 0, (
+        "all are new enough"
+    )
     later = NOW + findings.RENEWED
-    assert findings.refresh(later, seconds=0) == 1
+    assert findings.refresh_findings(later, seconds=0) == 1
     assert AccessFinding.objects.get(pk=keys[0]).made_at == later
 
 
 def test_after_a_clock_was_set_back_findings_of_the_future_are_made_anew(ann: Agent) -> None:
-    findings.refresh(NOW, seconds=60)
-    assert findings.refresh(NOW - timedelta(minutes=5), seconds=60) == 3
+    findings.refresh_findings(NOW, seconds=60)
+    assert findings.refresh_findings(NOW - timedelta(minutes=5), seconds=60) == 3
 
 
 def test_a_grant_that_is_deleted_during_a_pass_gets_no_finding(
     ann: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def deleting(*given: Any, **named: Any) -> Proposal | None:
+    def deleting(*given: Any, **named: Any) -> GrantProposal | None:
         Grant.objects.filter(server__slug="idle").delete()
         return propose(*given, **named)
 
     monkeypatch.setattr(findings, "propose", deleting)
-    findings.refresh(NOW, seconds=60)
+    findings.refresh_findings(NOW, seconds=60)
     assert AccessFinding.objects.count() == Grant.objects.count() == 2

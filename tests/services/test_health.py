@@ -22,9 +22,9 @@ from mcpregistry.domain.servers.health import (
     FIRST_CHECK_DELAY,
     MAX_CHECK_DELAY,
     SOON_CHECK_DELAY,
-    check_delay,
+    compute_check_delay,
 )
-from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.domain.text.canonical import encode_canonical_json
 from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.models import AuditEntry, Configuration, PolicyRule, Server, ServerTest
 from mcpregistry.models.server import ConnectMode
@@ -52,7 +52,7 @@ SECRET = "canary-7f3a91"
 def sent(monkeypatch) -> list[tuple[object, ...]]:
     """Messages that would have gone to the broker."""
     messages: list[tuple[object, ...]] = []
-    monkeypatch.setattr(checks, "wake", lambda *words: not messages.append(words))
+    monkeypatch.setattr(checks, "wake_worker", lambda *words: not messages.append(words))
     return messages
 
 
@@ -271,13 +271,13 @@ def test_a_server_connected_by_hand_is_checked_once_after_confirming_and_then_le
 
 
 def test_failing_servers_are_looked_at_less_and_less_but_at_least_every_quarter_of_an_hour():
-    delays = [check_delay(300, failures, chance=1.0) for failures in range(1, 10)]
+    delays = [compute_check_delay(300, failures, chance=1.0) for failures in range(1, 10)]
     assert delays[:3] == [SOON_CHECK_DELAY, SOON_CHECK_DELAY, FIRST_CHECK_DELAY], (
         "soon known, then less and less"
     )
     assert delays == sorted(delays)
     assert delays[-1] == MAX_CHECK_DELAY == 900
-    assert check_delay(300, 0, chance=0.0) < check_delay(300, 0, chance=0.9) < 300
+    assert compute_check_delay(300, 0, chance=0.0) < compute_check_delay(300, 0, chance=0.9) < 300
 
 
 @pytest.mark.django_db
@@ -294,7 +294,7 @@ def test_an_unchanged_server_writes_no_history_of_its_tools():
 def test_processes_that_look_at_a_server_at_once_agree_on_its_tools(live_db):
     server = confirmed()
     start = Barrier(4)
-    listed = [{"name": f"tool-{n}", "description": canonical(n)} for n in range(20)]
+    listed = [{"name": f"tool-{n}", "description": encode_canonical_json(n)} for n in range(20)]
 
     def look(_: int) -> int:
         start.wait()

@@ -18,10 +18,16 @@ from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
 from mcpregistry.domain.hosts.table import HOSTS
 from mcpregistry.models import Agent, AuditEntry, Endpoint, Token
 from mcpregistry.services.access.tokens import find_token, issue_token, revoke_token
-from mcpregistry.services.hosts import ways
-from mcpregistry.services.hosts.connecting import Outcome, Signing, connect, disconnect
-from mcpregistry.services.hosts.files import FIRST, LAST, HostFile, of_person, of_project
-from mcpregistry.services.hosts.listing import Standing, mend, standing
+from mcpregistry.services.hosts import host_connections
+from mcpregistry.services.hosts.connecting import ConnectOutcome, Signing, connect, disconnect
+from mcpregistry.services.hosts.files import (
+    FIRST,
+    LAST,
+    HostFile,
+    open_project_file,
+    open_user_file,
+)
+from mcpregistry.services.hosts.listing import EntryStanding, list_standing, rewrite_entry
 
 pytestmark = [pytest.mark.django_db, pytest.mark.one_database]
 
@@ -37,7 +43,7 @@ def rows(settings: Settings, tmp_path: Path) -> None:
 
 
 def file_of(tmp_path: Path, slug: str = "claude-code", content: str = "") -> HostFile:
-    file = of_person(HOSTS[slug], {"HOME": str(tmp_path)})
+    file = open_user_file(HOSTS[slug], {"HOME": str(tmp_path)})
     if content:
         file.path.parent.mkdir(parents=True, exist_ok=True)
         file.path.write_text(content)
@@ -51,7 +57,7 @@ def put(
     http: bool = True,
     signing: Signing | None = None,
     dry: bool = False,
-) -> Outcome:
+) -> ConnectOutcome:
     return connect(
         file=file,
         endpoint="default",
@@ -69,8 +75,8 @@ def bearer_in(file: HostFile) -> str:
     ).removeprefix("Bearer ")
 
 
-def only(file: HostFile) -> Standing:
-    (entry,) = standing([file])
+def only(file: HostFile) -> EntryStanding:
+    (entry,) = list_standing([file])
     return entry
 
 
@@ -85,7 +91,7 @@ def test_a_stdio_entry_starts_this_site_as_the_agent_and_is_told(tmp_path: Path)
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o644
     entry = json.loads(text.replace("// mine", ""))["mcpServers"]["slipsnisse"]
     assert entry["args"] == [
-        str(ways.program()),
+        str(host_connections.find_program()),
         "runmcp",
         "--endpoint",
         "default",
@@ -96,7 +102,7 @@ def test_a_stdio_entry_starts_this_site_as_the_agent_and_is_told(tmp_path: Path)
     assert not Token.objects.exists()
     told = json.loads(AuditEntry.objects.get(kind="host.connected").body)
     assert (told["subject"], told["agent"], told["way"]) == ("host:claude-code", "ann", "stdio")
-    assert only(file) == Standing(file, "slipsnisse", "default", "ann")
+    assert only(file) == EntryStanding(file, "slipsnisse", "default", "ann")
     assert not put(file, http=False).changed
 
 
@@ -137,18 +143,18 @@ def test_without_a_token_in_the_file_the_host_reads_the_variable(tmp_path: Path)
     file = file_of(tmp_path)
     put(file, signing=Signing(by_environment=True))
     assert bearer_in(file) == "${SLIPSNISSE_TOKEN}"
-    assert only(file) == Standing(file, "slipsnisse", "default", "", True)
+    assert only(file) == EntryStanding(file, "slipsnisse", "default", "", True)
 
 
 def test_a_projects_file_never_gets_a_token(tmp_path: Path) -> None:
-    file = of_project(HOSTS["cursor"], tmp_path)
+    file = open_project_file(HOSTS["cursor"], tmp_path)
     put(file)
     assert "${env:SLIPSNISSE_TOKEN}" in file.path.read_text()
     assert not Token.objects.exists()
     with pytest.raises(ConfigInvalid, match="belongs to a project"):
         put(file, signing=Signing("slp_x"))
     with pytest.raises(ConfigInvalid, match="does not support project files"):
-        of_project(HOSTS["windsurf"], tmp_path)
+        open_project_file(HOSTS["windsurf"], tmp_path)
 
 
 def test_a_look_ahead_changes_nothing(tmp_path: Path) -> None:
@@ -201,10 +207,12 @@ def test_entry_for_project_files_is_written_listed_and_mended(tmp_path: Path) ->
     file = file_of(tmp_path)
     connect(file=file, endpoint="", agent="", http=False, actor="connect")
     (entry,) = json.loads(file.path.read_text())["mcpServers"].values()
-    assert entry["args"] == [str(ways.program()), "runmcp", "--workspace"]
-    assert only(file) == Standing(file, "project-slipsnisse")
-    file.path.write_text(file.path.read_text().replace(str(ways.program()), "/gone/manage.py"))
-    mend(entry=only(file), actor="connect")
+    assert entry["args"] == [str(host_connections.find_program()), "runmcp", "--workspace"]
+    assert only(file) == EntryStanding(file, "project-slipsnisse")
+    file.path.write_text(
+        file.path.read_text().replace(str(host_connections.find_program()), "/gone/manage.py")
+    )
+    rewrite_entry(entry=only(file), actor="connect")
     assert only(file).problem == ""
     with pytest.raises(NotFound):
         connect(file=file, endpoint="", agent="nobody", http=False, actor="connect")
@@ -217,7 +225,7 @@ def test_what_no_longer_starts_this_site_is_stale_and_mended(tmp_path: Path, slu
     assert only(file).problem == ""
     old = file.path.read_text()
     for broken in (
-        old.replace(str(ways.program()), "/gone/manage.py"),
+        old.replace(str(host_connections.find_program()), "/gone/manage.py"),
         old.replace(str(settings.VAR_DIR), "/gone/var"),
         old.replace("required = true", "required = false"),
     ):
@@ -226,7 +234,7 @@ def test_what_no_longer_starts_this_site_is_stale_and_mended(tmp_path: Path, slu
         file.path.write_text(broken)
         entry = only(file)
         assert (bool(entry.problem), entry.mendable) == (True, True)
-        mend(entry=entry, actor="connect")
+        rewrite_entry(entry=entry, actor="connect")
         assert only(file).problem == ""
 
 
@@ -234,11 +242,17 @@ def test_what_no_longer_starts_this_site_is_stale_and_mended(tmp_path: Path, slu
     "words",
     [
         ["ssh", "far", "python", "/srv/gone/manage.py", "runmcp"],
-        [sys.executable, str(ways.program()), "runmcp", "--config", "/srv/experts.yaml"],
-        [sys.executable, str(ways.program()), "runmcp", "--endpoint", "default"],
         [
             sys.executable,
-            str(ways.program()),
+            str(host_connections.find_program()),
+            "runmcp",
+            "--config",
+            "/srv/experts.yaml",
+        ],
+        [sys.executable, str(host_connections.find_program()), "runmcp", "--endpoint", "default"],
+        [
+            sys.executable,
+            str(host_connections.find_program()),
             "runmcp",
             "--endpoint",
             "default",
@@ -252,7 +266,11 @@ def test_what_no_longer_starts_this_site_is_stale_and_mended(tmp_path: Path, slu
 def test_an_entry_that_somebody_has_written_otherwise_is_shown_and_left_alone(
     tmp_path: Path, words: list[str]
 ) -> None:
-    entry = {"command": words[0], "args": words[1:], "env": {ways.VAR: str(settings.VAR_DIR)}}
+    entry = {
+        "command": words[0],
+        "args": words[1:],
+        "env": {host_connections.VAR: str(settings.VAR_DIR)},
+    }
     standing_one = only(
         file_of(tmp_path, content=json.dumps({"mcpServers": {"slipsnisse": entry}}))
     )
@@ -273,7 +291,7 @@ def test_a_variable_of_ours_that_is_not_needed_any_more_is_taken_out_and_others_
     entry["env"] |= {"DATABASE_URL_FILE": "/srv/old", "TZ": "Europe/Oslo"}
     file.path.write_text(json.dumps(data))
     assert "DATABASE_URL_FILE" in only(file).problem
-    mend(entry=only(file), actor="connect")
+    rewrite_entry(entry=only(file), actor="connect")
     assert only(file).problem == ""
     (entry,) = json.loads(file.path.read_text())["mcpServers"].values()
     assert ("DATABASE_URL_FILE" in entry["env"], entry["env"]["TZ"]) == (False, "Europe/Oslo")
@@ -288,7 +306,7 @@ def test_what_a_file_held_before_all_of_its_entries_were_mended_is_kept(tmp_path
     file = file_of(tmp_path, content=before)
     with patch.dict(os.environ, {"HOME": str(tmp_path)}):
         call_command("connect", "claude-code", "--repair", project=str(tmp_path / "nothing"))
-    assert [entry.problem for entry in standing([file])] == ["", ""]
+    assert [entry.problem for entry in list_standing([file])] == ["", ""]
     assert file.path.with_name(file.path.name + FIRST).read_text() == before
 
 
@@ -325,12 +343,12 @@ def test_an_address_that_has_changed_and_a_token_that_has_ended_are_mended(
     put(file)
     settings.SITE_URL = "http://127.0.0.1:9000"
     assert "is now http://127.0.0.1:9000/mcp/default" in only(file).problem
-    mend(entry=only(file), actor="connect")
+    rewrite_entry(entry=only(file), actor="connect")
     token = find_token(bearer_in(file))
     assert token is not None
     revoke_token(token=token, actor="ann")
     assert only(file).problem == "The token of the entry was revoked."
-    mend(entry=only(file), actor="connect")
+    rewrite_entry(entry=only(file), actor="connect")
     assert find_token(bearer_in(file)) is not None
     assert only(file).problem == ""
 
@@ -347,7 +365,7 @@ def test_what_leads_elsewhere_is_none_of_our_business(tmp_path: Path) -> None:
         "unlike": {"url": "https://far.example.org/mcp/default"},
     }
     file = file_of(tmp_path, content=json.dumps({"mcpServers": servers}))
-    assert [(entry.key, entry.elsewhere, entry.mendable) for entry in standing([file])] == [
+    assert [(entry.key, entry.elsewhere, entry.mendable) for entry in list_standing([file])] == [
         ("theirs", True, False),
         ("slipsnisse-far", True, False),
     ]
@@ -368,7 +386,7 @@ def test_secrets_of_the_environment_go_by_the_names_of_their_files(
     monkeypatch.setenv("DATABASE_URL", "postgres://u:5ecret@db/x")
     monkeypatch.delenv("SLIPSNISSE_KEYS", raising=False)
     monkeypatch.setenv("SLIPSNISSE_KEYS_FILE", "/run/secrets/keys")
-    assert ways.environment()["SLIPSNISSE_KEYS_FILE"] == "/run/secrets/keys"
-    assert "5ecret" not in str(ways.environment())
-    assert "DATABASE_URL" in ways.withheld()
-    assert "SLIPSNISSE_KEYS" not in ways.withheld()
+    assert host_connections.build_environment()["SLIPSNISSE_KEYS_FILE"] == "/run/secrets/keys"
+    assert "5ecret" not in str(host_connections.build_environment())
+    assert "DATABASE_URL" in host_connections.list_withheld_variables()
+    assert "SLIPSNISSE_KEYS" not in host_connections.list_withheld_variables()

@@ -10,14 +10,14 @@ from django.utils import timezone
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.models import KeptAnswer
 from mcpregistry.services.records import idempotency
-from mcpregistry.services.records.idempotency import Use
+from mcpregistry.services.records.idempotency import KeyUse
 from tests.services.rows import dispatched, ended
 
 pytestmark = pytest.mark.django_db
 KEY = {"caller": "agent:ann", "key": "k-1"}
 
 
-def claim(call_id: str) -> Use:
+def claim(call_id: str) -> KeyUse:
     return idempotency.claim(**KEY, fingerprint="f", call_id=call_id)
 
 
@@ -26,7 +26,7 @@ def test_key_of_a_call_that_never_ran_is_released(state: str):
     claim("c")
     ended("c", state=state, finished_at=timezone.now())
     idempotency.release(**KEY)
-    assert claim("d") == Use("d")
+    assert claim("d") == KeyUse("d")
 
 
 @pytest.mark.parametrize("state", ["succeeded", "tool_error", "unknown", "dispatched"])
@@ -51,13 +51,13 @@ def test_abandoned_key_goes_to_one_of_two_who_find_it(monkeypatch: pytest.Monkey
     KeptAnswer.objects.update(
         created_at=timezone.now() - idempotency.BEGINS_WITHIN - timedelta(seconds=1)
     )
-    take = idempotency._never_begun
+    take = idempotency._retake_unused_key
 
     def take_second(*args):
-        monkeypatch.setattr(idempotency, "_never_begun", take)
-        assert claim("d") == Use("c")
+        monkeypatch.setattr(idempotency, "_retake_unused_key", take)
+        assert claim("d") == KeyUse("c")
         return take(*args)
 
-    monkeypatch.setattr(idempotency, "_never_begun", take_second)
+    monkeypatch.setattr(idempotency, "_retake_unused_key", take_second)
     with pytest.raises(Conflict, match="is still in progress"):
         claim("e")

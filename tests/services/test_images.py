@@ -14,8 +14,8 @@ from django.urls import reverse
 from mcpregistry.domain.errors import DownstreamError, NotFound, SlipsnisseError
 from mcpregistry.domain.registry import containers
 from mcpregistry.models import RegistryEntry, RegistrySource, Server
-from mcpregistry.services.registry import adding
-from mcpregistry.services.registry.images import digest_now
+from mcpregistry.services.registry import add_entries
+from mcpregistry.services.registry.images import fetch_current_digest
 from tests.fakes import images
 from tests.fakes.receiver import Answer, Received
 from tests.services.test_registry_adding import IMAGE, docker, listed
@@ -46,7 +46,7 @@ def entry_of(host: str, tag: str = "1.0.0") -> RegistryEntry:
 
 
 def asked(entry: RegistryEntry) -> str:
-    return digest_now(entry, adding.ways_here(entry)[0])
+    return fetch_current_digest(entry, add_entries.list_local_options(entry)[0])
 
 
 @pytest.mark.parametrize("tells", [True, False])
@@ -73,7 +73,7 @@ def test_the_form_shows_it_and_adds_what_was_shown(
     shown = html.unescape(admin_client.get(page).content.decode())
     assert f'the digest <code class="sn-code">{registry.digest}</code> for this tag' in shown
     assert f'value="{registry.digest}"' in shown
-    asked_for = adding.ways_here(entry)[0].inputs
+    asked_for = add_entries.list_local_options(entry)[0].inputs
     given = {
         f"input-{n}": {"digest": registry.digest, "network": "none"}.get(each.name, "")
         for n, each in enumerate(asked_for)
@@ -147,7 +147,7 @@ def test_what_is_not_there_is_said_and_a_private_registry_is_not_asked(
 
 def test_images_of_others_are_asked_for_over_tls_where_they_lie() -> None:
     def where(identifier: str) -> tuple[str, str, str]:
-        found = containers.tagged(identifier)
+        found = containers.find_tagged_image(identifier)
         assert found
         assert found.schemes[0] == "https"
         return found.base_url, found.path, found.tag
@@ -160,4 +160,4 @@ def test_images_of_others_are_asked_for_over_tls_where_they_lie() -> None:
     assert where("docker.io/redis") == ("https://registry-1.docker.io", "library/redis", "latest")
     assert where("ghcr.io/a/b:v2") == ("https://ghcr.io", "a/b", "v2")
     assert where("127.0.0.1.evil.example/a/b:v2")[0] == "https://127.0.0.1.evil.example"
-    assert containers.tagged("ghcr.io/a/b@sha256:" + "d" * 64) is None
+    assert containers.find_tagged_image("ghcr.io/a/b@sha256:" + "d" * 64) is None

@@ -18,19 +18,19 @@ import pytest
 from django.conf import settings as site
 from django.contrib.auth.models import User
 
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.installs.reasons import InstallFailed
 from mcpregistry.domain.installs.states import InstallState
-from mcpregistry.downstream.installers import tree
-from mcpregistry.downstream.pool.trying import tried
+from mcpregistry.downstream.installers import package_tree
+from mcpregistry.downstream.pool.trial_start import try_start
 from mcpregistry.models import AuditEntry, Credential, Install, Server
 from mcpregistry.services import installs
 from mcpregistry.services.definitions import observe
-from mcpregistry.services.installs import offers, requests, sweeping, work
+from mcpregistry.services.installs import install_cleanup, install_work, offers, requests
 from mcpregistry.services.servers import lifecycle
-from mcpregistry.services.servers.sandbox import sandbox_of
-from mcpregistry.services.servers.targets import target_for
+from mcpregistry.services.servers.sandbox import build_sandbox
+from mcpregistry.services.servers.targets import build_target
 from tests.fakes.packages import SERVER, Packages, add_small_servers, serving
 from tests.processes import below
 
@@ -50,21 +50,21 @@ def packages(settings: Any, tmp_path: Path) -> Iterator[Packages]:
 
 
 def resolved(package: str, version: str = "", *, ecosystem: str = "npm", **more: Any) -> Install:
-    install = installs.resolve(
+    install = installs.request_install(
         ecosystem=ecosystem, package=package, version=version, actor=PERSON, **more
     )
-    found = work.work(install_id=install.pk)
+    found = install_work.work_on_install(install_id=install.pk)
     assert found is not None
     return found
 
 
 def approved(install: Install) -> Install:
     assert install.state == InstallState.WAITING, install.reason
-    return requests.approve(install=install, lock_sha256=install.lock_sha256, actor=PERSON)
+    return requests.approve_lock(install=install, lock_sha256=install.lock_sha256, actor=PERSON)
 
 
 def installed(*words: str, **more: Any) -> Install:
-    install = work.work(install_id=approved(resolved(*words, **more)).pk)
+    install = install_work.work_on_install(install_id=approved(resolved(*words, **more)).pk)
     assert install is not None
     assert install.state == InstallState.INSTALLED, install.reason
     return install
@@ -73,7 +73,7 @@ def installed(*words: str, **more: Any) -> Install:
 def started(server: Server) -> list[str]:
     """The tools of the server, started in its sandbox as it is confirmed."""
     server = lifecycle.confirm_launch(server=server, actor=PERSON, launch_hash=server.launch_hash())
-    found = asyncio.run(tried(target_for(server.pk)))
+    found = asyncio.run(try_start(build_target(server.pk)))
     assert found.discovery is not None, found.start
     return [tool["name"] for tool in found.discovery.tools]
 
@@ -103,15 +103,17 @@ def test_a_python_package_is_locked_approved_installed_and_started_without_a_net
 ) -> None:
     install = resolved("small-server", "1.0", ecosystem="pypi")
     assert nothing_left()
-    assert [str(change) for change in requests.changes_of(install)] == [
+    assert [str(change) for change in requests.list_lock_changes(install)] == [
         "small-dep 1.0 was added",
         "small-server 1.0 was added",
     ]
     with pytest.raises(Conflict, match="changed after you opened it"):
-        requests.approve(install=install, lock_sha256="0" * 64, actor=PERSON)
+        requests.approve_lock(install=install, lock_sha256="0" * 64, actor=PERSON)
     person = User.objects.create(username="ann")
-    requests.approve(install=install, lock_sha256=install.lock_sha256, actor=PERSON, user=person)
-    install = work.work(install_id=install.pk) or install
+    requests.approve_lock(
+        install=install, lock_sha256=install.lock_sha256, actor=PERSON, user=person
+    )
+    install = install_work.work_on_install(install_id=install.pk) or install
     assert (install.state, install.reason, install.approved_by) == (
         InstallState.INSTALLED,
         "",
@@ -124,7 +126,7 @@ def test_a_python_package_is_locked_approved_installed_and_started_without_a_net
         for path in Path(install.folder).rglob("*")
         if not path.is_symlink()
     )
-    server = requests.use(install=install, actor=PERSON)
+    server = requests.use_install(install=install, actor=PERSON)
     assert (server.slug, server.lifecycle, server.sandbox) == ("small-server", "draft", "enforce")
     assert server.command[0].startswith(install.folder)
     server.sandbox_network = "none"
@@ -146,19 +148,19 @@ def test_a_python_package_is_locked_approved_installed_and_started_without_a_net
 @pytest.mark.node
 def test_an_npm_package_is_replaced_by_a_newer_one_and_rolled_back(packages: Packages) -> None:
     old = installed("@small/server", "1.0.0", slug="small")
-    server = requests.use(install=old, actor=PERSON)
+    server = requests.use_install(install=old, actor=PERSON)
     server.command = [*server.command, "--quiet"]
     server = lifecycle.save_server(server=server, actor=PERSON)
     assert started(server) == ["ping"]
     new = resolved("@small/server", server=server)
-    assert [str(change) for change in requests.changes_of(new)] == [
+    assert [str(change) for change in requests.list_lock_changes(new)] == [
         "@small/server 1.0.0 → 1.1.0",
         "small-dep 1.0.0 → 1.1.0",
     ]
-    new = work.work(install_id=approved(new).pk) or new
+    new = install_work.work_on_install(install_id=approved(new).pk) or new
     server.refresh_from_db()
     assert server.launch_confirmed  # nothing has changed for it yet
-    server = requests.use(install=new, actor=PERSON)
+    server = requests.use_install(install=new, actor=PERSON)
     assert (server.lifecycle, server.command[1:]) == (
         "draft",
         [f"{new.folder}/node_modules/@small/server/main.js", "--quiet"],
@@ -166,7 +168,7 @@ def test_an_npm_package_is_replaced_by_a_newer_one_and_rolled_back(packages: Pac
     packages.npm.clear()
     assert started(server) == ["ping"]
     with pytest.raises(Conflict, match="uses this package"):
-        requests.remove(install=new, actor=PERSON)
+        requests.remove_install(install=new, actor=PERSON)
     server = requests.roll_back(server=server, actor=PERSON)
     assert (server.lifecycle, server.command[1:]) == (
         "draft",
@@ -174,12 +176,13 @@ def test_an_npm_package_is_replaced_by_a_newer_one_and_rolled_back(packages: Pac
     )
     assert started(server) == ["ping"]
     Install.objects.update(
-        state_at=database_now() - timedelta(days=30), used_at=database_now() - timedelta(days=29)
+        state_at=read_database_now() - timedelta(days=30),
+        used_at=read_database_now() - timedelta(days=29),
     )
     # one is started, the other is what it could be set to again
-    assert sweeping.remove_unused(database_now()) == 0
+    assert install_cleanup.remove_unused(read_database_now()) == 0
     Install.objects.filter(pk=new.pk).update(used_at=None)
-    assert sweeping.sweep(database_now())["unused"] == 1
+    assert install_cleanup.sweep_installs(read_database_now())["unused"] == 1
     assert (os.path.isdir(new.place), os.path.isdir(old.place)) == (False, True)
 
 
@@ -215,7 +218,7 @@ def test_what_a_newer_version_would_offer_is_read_in_a_sandbox_and_shown_before_
     packages: Packages, admin_client: Any, settings: Any
 ) -> None:
     old = installed("@small/server", "1.0.0", slug="small")
-    server = requests.use(install=old, actor=PERSON)
+    server = requests.use_install(install=old, actor=PERSON)
     server.command = [*server.command, "--quiet"]
     server.env = {"API_KEY": "${cred:key}", "MODE": "fast"}
     Credential.objects.create(name="key", value="s3cret", scope=["server:small"])
@@ -231,7 +234,7 @@ def test_what_a_newer_version_would_offer_is_read_in_a_sandbox_and_shown_before_
     )
     new = installed("@small/server", "2.0.0", server=server)
     assert new.not_offered == ""
-    found = offers.comparison(new)
+    found = offers.compare_offers(new)
     assert found is not None
     assert ([each.name for each in found.added], found.removed, found.same) == (
         ["fetch"],
@@ -261,11 +264,11 @@ def test_what_a_newer_version_would_offer_is_read_in_a_sandbox_and_shown_before_
     )
     broken = installed("@small/server", "3.0.0", server=server)
     assert "did not start in a sandbox" in broken.not_offered
-    assert offers.comparison(broken) is None
+    assert offers.compare_offers(broken) is None
     settings.STDIO_ENABLED = False
     assert "disabled on this site" in installed("@small/server", "1.1.0", server=server).not_offered
-    requests.use(install=new, actor=PERSON)
-    assert offers.comparison(Install.objects.get(pk=new.pk)) is None, (
+    requests.use_install(install=new, actor=PERSON)
+    assert offers.compare_offers(Install.objects.get(pk=new.pk)) is None, (
         "there is nothing to compare any more"
     )
 
@@ -320,7 +323,7 @@ def test_another_file_than_the_approved_one_is_never_installed(
         packages.add_wheel("small-dep", "1.0", {"small_dep.py": "X = 'another'\n"})
     else:
         packages.add_npm("small-dep", "1.1.0", {"index.js": "module.exports = 'another'"})
-    failed = work.work(install_id=install.pk)
+    failed = install_work.work_on_install(install_id=install.pk)
     assert failed is not None
     assert failed.state == InstallState.FAILED
     assert "than the approved one" in failed.reason
@@ -343,12 +346,12 @@ def _full(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> str:
     it."""
     folder = Path(site.VAR_DIR).parent / "bin"
     folder.mkdir()
-    real = shutil.which("uv", path=os.path.dirname(work.programs.uv()))
+    real = shutil.which("uv", path=os.path.dirname(install_work.programs.find_uv()))
     wrapper = folder / "uv"
     wrapper.write_text(f'#!/bin/sh\ntrap "" XFSZ\nulimit -f 1\nexec {real} "$@"\n')
     wrapper.chmod(0o755)
-    monkeypatch.setattr(work.programs, "uv", lambda: str(wrapper))
-    monkeypatch.setattr(work.programs, "readable", lambda *_: (real,))
+    monkeypatch.setattr(install_work.programs, "find_uv", lambda: str(wrapper))
+    monkeypatch.setattr(install_work.programs, "list_readable_files", lambda *_: (real,))
     packages.add_wheel("small-dep", "1.0", {"small_dep.py": "X = 1\n" * 100_000})
     return "disk is full"
 
@@ -357,7 +360,7 @@ def _our_disk(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> str:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tree, "seal", full)
+    monkeypatch.setattr(package_tree, "make_read_only", full)
     return "disk is full"
 
 
@@ -370,7 +373,7 @@ def test_a_broken_installation_leaves_nothing_half_done_and_nothing_running(
     packages.add_wheel("small-dep", "1.0", {"small_dep.py": "X = 1\n" * 100_000})
     install = approved(resolved("small-server", ecosystem="pypi"))
     reason = breaks(packages, monkeypatch)
-    failed = work.work(install_id=install.pk)
+    failed = install_work.work_on_install(install_id=install.pk)
     assert failed is not None
     assert (failed.state, reason in failed.reason) == (InstallState.FAILED, True), failed.reason
     assert nothing_left()
@@ -382,7 +385,7 @@ def row(state: InstallState, **facts: Any) -> Install:
         "ecosystem": "npm",
         "package": "a",
         "requested_by": PERSON,
-        "state_at": database_now(),
+        "state_at": read_database_now(),
         "lock_sha256": "f" * 64,
     }
     install = Install.objects.create(state=state, **given | facts)
@@ -408,9 +411,9 @@ def var(settings: Any, tmp_path: Path) -> Path:
 def test_the_result_counts_though_nothing_could_be_cleared_up(
     var: Path, monkeypatch: pytest.MonkeyPatch, step: Any, state: str
 ) -> None:
-    def resolve(job: work.Job) -> dict[str, object]:
+    def resolve(job: install_work.Job) -> dict[str, object]:
         job.place()
-        monkeypatch.setattr(tree, "remove", refused)
+        monkeypatch.setattr(package_tree, "remove", refused)
         if isinstance(step, Exception):
             raise step
         return dict(step)
@@ -418,8 +421,8 @@ def test_the_result_counts_though_nothing_could_be_cleared_up(
     def refused(_: Any) -> None:
         raise OSError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(work, "_resolve", resolve)
-    ended = work.work(install_id=row(InstallState.REQUESTED).pk)
+    monkeypatch.setattr(install_work, "_resolve", resolve)
+    ended = install_work.work_on_install(install_id=row(InstallState.REQUESTED).pk)
     assert ended is not None
     assert (ended.state, ended.lease_until) == (state, None)
 
@@ -439,7 +442,7 @@ def test_odd_names_in_its_folder_do_not_change_the_result(
         "installing-1",
     ]
 
-    def resolve(job: work.Job) -> dict[str, object]:
+    def resolve(job: install_work.Job) -> dict[str, object]:
         job.place()
         for name in odd:
             os.makedirs(os.path.join(install.place, name))
@@ -452,8 +455,8 @@ def test_odd_names_in_its_folder_do_not_change_the_result(
 
     install = row(InstallState.REQUESTED)
     with monkeypatch.context() as patch:
-        patch.setattr(work, "_resolve", resolve)
-        ended = work.work(install_id=install.pk)
+        patch.setattr(install_work, "_resolve", resolve)
+        ended = install_work.work_on_install(install_id=install.pk)
     monkeypatch.undo()
     assert ended is not None
     assert (ended.state, ended.lease_until) == (InstallState.WAITING, None)
@@ -473,12 +476,16 @@ def test_an_installation_of_a_dead_worker_is_taken_over(
     var: Path, monkeypatch: pytest.MonkeyPatch, doing: InstallState, waiting: InstallState
 ) -> None:
     sent: list[int] = []
-    monkeypatch.setattr(requests, "wake", lambda task, pk: sent.append(pk) or True)
-    now = database_now()
+    monkeypatch.setattr(requests, "wake_worker", lambda task, pk: sent.append(pk) or True)
+    now = read_database_now()
     lost = row(doing, lease_until=now - timedelta(seconds=1), attempts=1)
     known = row(doing, lease_until=now + timedelta(seconds=30), attempts=1, worker="worker@here:47")
     other = row(doing, lease_until=now + timedelta(seconds=30), attempts=1, worker="worker@here:48")
-    assert sweeping.take_back_lost(now) == sweeping.take_back_of("worker@here:47", now) == 1
+    assert (
+        install_cleanup.take_back_lost(now)
+        == install_cleanup.take_back_of("worker@here:47", now)
+        == 1
+    )
     assert dict(Install.objects.values_list("pk", "state")) == {
         lost.pk: waiting,
         known.pk: waiting,
@@ -490,15 +497,15 @@ def test_an_installation_of_a_dead_worker_is_taken_over(
 def test_an_installation_that_every_worker_dies_of_fails(
     var: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def died(job: work.Job) -> dict[str, object]:
+    def died(job: install_work.Job) -> dict[str, object]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(work, "_install", died)
+    monkeypatch.setattr(install_work, "_install", died)
     install = row(InstallState.APPROVED)
-    for _ in range(sweeping.MOST_ATTEMPTS):
+    for _ in range(install_cleanup.MOST_ATTEMPTS):
         with pytest.raises(KeyboardInterrupt):
-            work.work(install_id=install.pk, worker="worker@here:47")
-        assert sweeping.take_back_of("worker@here:47", database_now()) == 1
+            install_work.work_on_install(install_id=install.pk, worker="worker@here:47")
+        assert install_cleanup.take_back_of("worker@here:47", read_database_now()) == 1
     install.refresh_from_db()
     assert install.state == InstallState.FAILED
     assert "Try again" in install.reason
@@ -507,20 +514,20 @@ def test_an_installation_that_every_worker_dies_of_fails(
 def test_a_worker_that_was_thought_dead_leaves_the_folder_to_the_next(
     var: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def taken_over(job: work.Job) -> dict[str, object]:
-        sweeping.take_back_of("slow", database_now())
-        monkeypatch.setattr(work, "_install", lambda job: next_at_work.append(job) or {})
-        monkeypatch.setattr(work, "_end", lambda *_: None)
-        work.work(install_id=install.pk, worker="next")
+    def taken_over(job: install_work.Job) -> dict[str, object]:
+        install_cleanup.take_back_of("slow", read_database_now())
+        monkeypatch.setattr(install_work, "_install", lambda job: next_at_work.append(job) or {})
+        monkeypatch.setattr(install_work, "_end_job", lambda *_: None)
+        install_work.work_on_install(install_id=install.pk, worker="next")
         monkeypatch.undo()
         next_at_work[0].place()
         return {}
 
-    next_at_work: list[work.Job] = []
+    next_at_work: list[install_work.Job] = []
     install = row(InstallState.APPROVED)
     with monkeypatch.context() as patch:
-        patch.setattr(work, "_install", taken_over)
-        assert work.work(install_id=install.pk, worker="slow") is None
+        patch.setattr(install_work, "_install", taken_over)
+        assert install_work.work_on_install(install_id=install.pk, worker="slow") is None
     install.refresh_from_db()
     assert (install.state, install.worker) == (InstallState.INSTALLING, "next")
     assert Path(next_at_work[0].home).is_dir()
@@ -532,33 +539,38 @@ def test_worker_that_was_paused_leaves_what_the_next_has_installed(
 ) -> None:
     def pause(build: str) -> None:
         seal(build)
-        monkeypatch.setattr(tree, "seal", seal)
-        assert sweeping.take_back_of("paused", database_now()) == 1
-        assert work.work(install_id=install.pk, worker="next") is not None
+        monkeypatch.setattr(package_tree, "make_read_only", seal)
+        assert install_cleanup.take_back_of("paused", read_database_now()) == 1
+        assert install_work.work_on_install(install_id=install.pk, worker="next") is not None
 
-    seal = tree.seal
+    seal = package_tree.make_read_only
     install = approved(resolved("small-server", ecosystem="pypi"))
-    monkeypatch.setattr(tree, "seal", pause)
-    assert work.work(install_id=install.pk, worker="paused") is None
+    monkeypatch.setattr(package_tree, "make_read_only", pause)
+    assert install_work.work_on_install(install_id=install.pk, worker="paused") is None
     install.refresh_from_db()
     assert (install.state, os.listdir(install.place)) == (
         InstallState.INSTALLED,
         [install.lock_sha256],
     )
-    assert started(requests.use(install=install, actor=PERSON)) == ["ping"]
+    assert started(requests.use_install(install=install, actor=PERSON)) == ["ping"]
 
 
 def test_what_a_dead_worker_left_is_given_up_and_swept(var: Path) -> None:
-    now = database_now()
+    now = read_database_now()
     dead = row(
         InstallState.INSTALLING,
         lease_until=now - timedelta(seconds=1),
-        attempts=sweeping.MOST_ATTEMPTS,
+        attempts=install_cleanup.MOST_ATTEMPTS,
     )
     busy = row(InstallState.INSTALLING, lease_until=now + timedelta(seconds=30))
     done = row(InstallState.INSTALLED)
     (var / "installs" / "stranger").mkdir()
-    assert sweeping.sweep(now) == {"taken_back": 1, "sent_again": 0, "unused": 0, "cleared": 3}
+    assert install_cleanup.sweep_installs(now) == {
+        "taken_back": 1,
+        "sent_again": 0,
+        "unused": 0,
+        "cleared": 3,
+    }
     dead.refresh_from_db()
     assert (dead.state, dead.reason) == (
         InstallState.FAILED,
@@ -567,22 +579,22 @@ def test_what_a_dead_worker_left_is_given_up_and_swept(var: Path) -> None:
     assert sorted(os.listdir(var / "installs")) == sorted([str(busy.uid), str(done.uid)])
     assert os.listdir(done.place) == ["f" * 64]
     assert len(os.listdir(busy.place)) == 2
-    assert not any(sweeping.sweep(now).values())
+    assert not any(install_cleanup.sweep_installs(now).values())
 
 
 def test_a_message_that_was_lost_is_sent_again_and_the_work_is_done_once(
     var: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    monkeypatch.setattr(requests, "wake", lambda task, pk: sent.append(pk) or True)
-    install = row(InstallState.REQUESTED, state_at=database_now() - timedelta(minutes=1))
-    assert sweeping.sweep(database_now())["sent_again"] == 1
+    monkeypatch.setattr(requests, "wake_worker", lambda task, pk: sent.append(pk) or True)
+    install = row(InstallState.REQUESTED, state_at=read_database_now() - timedelta(minutes=1))
+    assert install_cleanup.sweep_installs(read_database_now())["sent_again"] == 1
     assert sent == [install.pk]
-    monkeypatch.setattr(work, "_resolve", lambda job: {"version": "1.0.0", "lock": "{}"})
-    found = work.work(install_id=install.pk)
+    monkeypatch.setattr(install_work, "_resolve", lambda job: {"version": "1.0.0", "lock": "{}"})
+    found = install_work.work_on_install(install_id=install.pk)
     assert found is not None
     assert found.state == InstallState.WAITING
-    assert work.work(install_id=install.pk) is None
+    assert install_work.work_on_install(install_id=install.pk) is None
 
 
 def test_who_lost_the_row_meanwhile_changes_nothing(
@@ -590,14 +602,14 @@ def test_who_lost_the_row_meanwhile_changes_nothing(
 ) -> None:
     install = row(InstallState.APPROVED)
 
-    def taken(job: work.Job) -> dict[str, object]:
+    def taken(job: install_work.Job) -> dict[str, object]:
         Path(job.install.folder).mkdir(parents=True)
         Install.objects.update(state=InstallState.FAILED, reason="given up")
-        job.beat()
+        job.renew_lease()
         return {}
 
-    monkeypatch.setattr(work, "_install", taken)
-    assert work.work(install_id=install.pk) is None
+    monkeypatch.setattr(install_work, "_install", taken)
+    assert install_work.work_on_install(install_id=install.pk) is None
     install.refresh_from_db()
     assert (install.state, install.reason) == (InstallState.FAILED, "given up")
     assert nothing_left()
@@ -607,10 +619,12 @@ def test_who_lost_the_row_meanwhile_changes_nothing(
 def test_what_is_no_name_is_refused_before_any_program_sees_it(var: Path) -> None:
     for package, version in (("--registry=x", ""), ("a", "git+x"), ("file:x", ""), ("a b", "")):
         with pytest.raises(ConfigInvalid):
-            installs.resolve(ecosystem="npm", package=package, version=version, actor=PERSON)
+            installs.request_install(
+                ecosystem="npm", package=package, version=version, actor=PERSON
+            )
     remote = Server.objects.create(slug="far", transport="http", url="https://example.org")
     with pytest.raises(ConfigInvalid, match="Only local servers"):
-        installs.resolve(ecosystem="npm", package="a", server=remote, actor=PERSON)
+        installs.request_install(ecosystem="npm", package="a", server=remote, actor=PERSON)
     assert not Install.objects.exists()
 
 
@@ -618,9 +632,9 @@ def test_many_requests_wait_for_those_before_them(
     var: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(requests, "MOST_OPEN", 1)
-    installs.resolve(ecosystem="npm", package="a", actor=PERSON)
+    installs.request_install(ecosystem="npm", package="a", actor=PERSON)
     with pytest.raises(Conflict, match="already being resolved"):
-        installs.resolve(ecosystem="npm", package="b", actor=PERSON)
+        installs.request_install(ecosystem="npm", package="b", actor=PERSON)
 
 
 @pytest.mark.attack
@@ -631,7 +645,7 @@ def test_a_server_reads_its_own_package_and_no_other(var: Path) -> None:
     server = Server.objects.create(
         slug="s", command=["node", own], sandbox="enforce", sandbox_network="none"
     )
-    sandbox = sandbox_of(server)
+    sandbox = build_sandbox(server)
     assert sandbox is not None
     assert sandbox.read == (mine.folder,)
     for command in (
@@ -640,21 +654,21 @@ def test_a_server_reads_its_own_package_and_no_other(var: Path) -> None:
         ["node", f"{var}/keys"],
     ):
         server.command = command
-        assert sandbox_of(server).read == ()  # type: ignore[union-attr]
+        assert build_sandbox(server).read == ()  # type: ignore[union-attr]
 
 
 def test_what_somebody_sets_a_server_to_meanwhile_keeps_the_clock_from_nothing(
     var: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row(InstallState.INSTALLED)
-    Install.objects.update(state_at=database_now() - timedelta(days=30))
+    Install.objects.update(state_at=read_database_now() - timedelta(days=30))
     (var / "installs" / "stranger").mkdir()
 
     def used_since(**_: Any) -> None:
         raise Conflict("A server starts it.", remedy="Look.")
 
-    monkeypatch.setattr(sweeping, "remove", used_since)
-    done = sweeping.sweep(database_now())
+    monkeypatch.setattr(install_cleanup, "remove_install", used_since)
+    done = install_cleanup.sweep_installs(read_database_now())
     assert (done["unused"], done["cleared"]) == (0, 2)
 
 
@@ -685,5 +699,5 @@ def test_command_that_leads_out_of_the_package_is_refused(tmp_path: Path, word: 
         if command == [word, "{0}/run"] and word == "{0}/none":
             continue  # a folder that the program makes
         with pytest.raises(InstallFailed):
-            work._check_program([each.format(build) for each in command], str(build))
-    work._check_program(["/usr/bin/node", f"{build}/run", "/elsewhere"], str(build))
+            install_work._check_program([each.format(build) for each in command], str(build))
+    install_work._check_program(["/usr/bin/node", f"{build}/run", "/elsewhere"], str(build))

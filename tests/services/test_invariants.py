@@ -14,7 +14,7 @@ from mcpregistry.models.guards import drop_guards, install_guards
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.records import audit
 from mcpregistry.services.upkeep import reaping
-from mcpregistry.services.upkeep.invariants.calls import check
+from mcpregistry.services.upkeep.invariants.calls import check_invariants
 from mcpregistry.services.upkeep.reaping import reap_calls
 from tests.services.rows import confirmed, dispatched, ended, record_event
 from tests.services.test_connections import event
@@ -24,7 +24,11 @@ MINUTE = timedelta(minutes=1)
 
 
 def broken(*, strict: bool = False) -> set[str]:
-    return {finding.rule for finding in check(timezone.now(), strict=strict) if finding.violations}
+    return {
+        finding.rule
+        for finding in check_invariants(timezone.now(), strict=strict)
+        if finding.violations
+    }
 
 
 def call_without_audit(**changes) -> None:
@@ -48,26 +52,26 @@ def test_a_site_at_work_and_at_rest_breaks_nothing():
 def test_what_became_due_after_the_site_was_stopped_is_not_late():
     dispatched("out", lease=-20 * MINUTE)
     assert broken() == {"No lease is overdue."}
-    reaping.settled(timezone.now() - 30 * MINUTE)
+    reaping.note_clock_look(timezone.now() - 30 * MINUTE)
     assert broken() == set()
-    reaping.settled(timezone.now())
+    reaping.note_clock_look(timezone.now())
     assert broken() == {"No lease is overdue."}
 
 
 def test_an_answer_that_comes_after_the_reaper_is_no_second_end():
     dispatched()
     reap_calls(timezone.now())
-    audit.record(kind="call.succeeded", actor="local", subject="call:c1")
+    audit.record_entry(kind="call.succeeded", actor="local", subject="call:c1")
     assert broken(strict=True) == set()
 
 
 def test_a_guard_that_is_missing_is_named():
     drop_guards()
-    (finding,) = [found for found in check(timezone.now()) if found.violations]
+    (finding,) = [found for found in check_invariants(timezone.now()) if found.violations]
     install_guards()
     assert finding.rule == "The triggers of the database are in place."
     assert finding.violations > len(finding.examples) == 5
-    assert check(timezone.now())[0].violations == 0
+    assert check_invariants(timezone.now())[0].violations == 0
 
 
 @pytest.mark.exhaustive(on="postgresql")
@@ -79,14 +83,14 @@ def test_a_guard_that_is_missing_is_named():
             "No call was sent twice.",
             lambda: (
                 ended("c1"),
-                audit.record(kind="call.dispatched", actor="a", subject="call:c1"),
+                audit.record_entry(kind="call.dispatched", actor="a", subject="call:c1"),
             ),
         ),
         (
             "No call ended twice.",
             lambda: (
                 ended("c1"),
-                audit.record(kind="call.succeeded", actor="a", subject="call:c1"),
+                audit.record_entry(kind="call.succeeded", actor="a", subject="call:c1"),
             ),
         ),
         (
@@ -101,7 +105,7 @@ def test_a_guard_that_is_missing_is_named():
             "A call has ended if and only if the audit log contains its outcome.",
             lambda: (
                 dispatched("c1", lease=MINUTE),
-                audit.record(kind="call.unknown", actor="a", subject="call:c1"),
+                audit.record_entry(kind="call.unknown", actor="a", subject="call:c1"),
             ),
         ),
         (

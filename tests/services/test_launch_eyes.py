@@ -10,8 +10,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from mcpregistry.domain.errors import Denied, ResourceLimit
-from mcpregistry.domain.servers.shown_env import shown_env
-from mcpregistry.domain.servers.target import Limits
+from mcpregistry.domain.servers.redacted_env import redact_env
+from mcpregistry.domain.servers.target import ServerLimits
 from mcpregistry.downstream.limits import check_instructions
 from mcpregistry.models import AuditEntry, Server
 from mcpregistry.services.servers import lifecycle
@@ -77,7 +77,7 @@ def confirm(server: Server, actor: str) -> Server:
     ],
 )
 def test_values_that_steer_are_shown_and_secrets_are_not(name: str, value: str, shown: str | None):
-    assert shown_env({name: value}) == {name: shown}
+    assert redact_env({name: value}) == {name: shown}
 
 
 def test_the_page_and_rest_show_them_and_the_audit_log_does_not(db: None):
@@ -180,6 +180,6 @@ def test_without_the_switch_one_admin_does_both(db: None):
 
 
 def test_instructions_have_the_bound_of_a_description():
-    check_instructions("x" * Limits().max_description, Limits())
+    check_instructions("x" * ServerLimits().max_description, ServerLimits())
     with pytest.raises(ResourceLimit, match="instructions are larger than 65,536 bytes"):
-        check_instructions("x" * 3_000_000, Limits())
+        check_instructions("x" * 3_000_000, ServerLimits())

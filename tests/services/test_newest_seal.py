@@ -71,7 +71,7 @@ def test_log_cut_back_together_with_the_note_is_found(site, full):
 def test_cut_log_stays_a_fault_after_new_seals(site):
     cut_back()
     for number in range(3):
-        audit.record(kind="test", actor="ann", subject="x", number=number)
+        audit.record_entry(kind="test", actor="ann", subject="x", number=number)
         tasks.seal_audit()
     assert AuditSeal.objects.count() > 3
     assert kept().number == 3
@@ -101,7 +101,7 @@ def test_note_with_an_unknown_key_is_a_fault(site):
 
 
 def test_machine_without_the_file_says_so_once(site):
-    newest_seal.path().unlink()
+    newest_seal.get_seal_path().unlink()
     report = verify()
     assert report.problems == ()
     assert any("had no file" in note for note in report.notes)
@@ -114,16 +114,16 @@ def test_file_is_made_by_a_verification_and_not_by_sealing():
     tasks.seal_audit()
     assert newest_seal.read_newest_seal() is None
     verify()
-    audit.record(kind="test", actor="ann", subject="x")
+    audit.record_entry(kind="test", actor="ann", subject="x")
     tasks.seal_audit()
     assert kept().number == AuditSeal.objects.count() == 3
-    assert stat.S_IMODE(newest_seal.path().stat().st_mode) == 0o600
+    assert stat.S_IMODE(newest_seal.get_seal_path().stat().st_mode) == 0o600
 
 
 def test_file_older_than_the_database_is_no_fault(site):
     """Another machine has made the newer seals."""
     for number in range(2):
-        audit.record(kind="test", actor="ann", subject="x", number=number)
+        audit.record_entry(kind="test", actor="ann", subject="x", number=number)
         assert seal() is not None
     assert verify().problems == ()
     assert kept().number == 5
@@ -138,16 +138,16 @@ def test_file_older_than_the_database_is_no_fault(site):
     ],
 )
 def test_damaged_file_is_a_fault_and_is_not_written_over(site, content, said):
-    newest_seal.path().write_bytes(content)
+    newest_seal.get_seal_path().write_bytes(content)
     (problem,) = verify().problems
     assert said in problem
     tasks.seal_audit()
-    assert newest_seal.path().read_bytes() == content
+    assert newest_seal.get_seal_path().read_bytes() == content
 
 
 def test_forged_file_does_not_fit_its_signature(site):
-    said = json.loads(newest_seal.path().read_text())
-    newest_seal.path().write_text(
+    said = json.loads(newest_seal.get_seal_path().read_text())
+    newest_seal.get_seal_path().write_text(
         json.dumps(said | {"newest_seal": said["newest_seal"].replace("3", "2")})
     )
     (problem,) = verify().problems
@@ -204,7 +204,7 @@ def test_processes_that_write_at_once_leave_the_newest_seal(live_db):
             connections.close_all()
 
     for number in range(4):
-        audit.record(kind="test", actor="ann", subject="x", number=number)
+        audit.record_entry(kind="test", actor="ann", subject="x", number=number)
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -214,6 +214,6 @@ def test_processes_that_write_at_once_leave_the_newest_seal(live_db):
     assert kept().number == AuditSeal.objects.order_by("-number")[0].number
     assert [
         name
-        for name in os.listdir(Path(newest_seal.path()).parent)
+        for name in os.listdir(Path(newest_seal.get_seal_path()).parent)
         if name.startswith(".audit-newest-seal.json")
     ] == []

@@ -6,8 +6,8 @@ import pytest
 from django.db import transaction
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.domain.notifications.events import Event
-from mcpregistry.domain.notifications.mail import mail
+from mcpregistry.domain.notifications.events import NotificationEvent
+from mcpregistry.domain.notifications.mail import compose_mail
 from mcpregistry.models import AuditEntry, Channel, Delivery, PolicyRule
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.servers import checks
@@ -24,7 +24,7 @@ URL = "https://hooks.example.org/path-canary"
 @pytest.fixture(autouse=True)
 def woken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     sent: list[str] = []
-    monkeypatch.setattr(outbox, "wake", lambda task, *ids: sent.append(task) is None)
+    monkeypatch.setattr(outbox, "wake_worker", lambda task, *ids: sent.append(task) is None)
     return sent
 
 
@@ -230,14 +230,14 @@ def test_the_doctor_names_channels_whose_newest_message_failed():
     from controlplane import doctor
 
     webhook(URL, "good"), webhook(URL, "bad"), webhook(URL, "off", enabled=False)
-    assert [finding.ok for finding in doctor._channels()] == [True]
+    assert [finding.ok for finding in doctor._check_channels()] == [True]
     for name, state in (("good", "failed"), ("good", "sent"), ("bad", "sent"), ("bad", "given up")):
         Delivery.objects.update(next_at=None)
         delivery = outbox.send_test(channel=Channel.objects.get(name=name), actor="test")
         Delivery.objects.filter(pk=delivery.pk).update(
             state=state, attempts=1, last_error="HTTP 500"
         )
-    (finding,) = doctor._channels()
+    (finding,) = doctor._check_channels()
     assert (finding.ok, finding.what) == (False, "the channel 'bad' cannot send messages: HTTP 500")
     assert "send a test message" in finding.remedy
 
@@ -253,7 +253,7 @@ def test_a_server_in_trouble_is_told_once_and_so_is_its_return():
     )
     assert down.facts["data"]["url"].endswith(f"/admin/mcpregistry/server/{server.pk}/change/")
     assert (
-        mail(Event.UNAVAILABLE, down.facts["data"]).subject
+        compose_mail(NotificationEvent.UNAVAILABLE, down.facts["data"]).subject
         == "[Slipsnisse] A server does not answer: echo"
     )
     for _ in range(2):

@@ -15,7 +15,7 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Channel, Delivery, Invocation
 from mcpregistry.services.notifications import outbox, senders
 from mcpregistry.services.notifications.delivery import claim, settle
@@ -38,7 +38,7 @@ pytestmark = [
 
 @pytest.fixture
 def _no_broker(monkeypatch):
-    monkeypatch.setattr(outbox, "wake", lambda *_: True)
+    monkeypatch.setattr(outbox, "wake_worker", lambda *_: True)
 
 
 @pytest.fixture
@@ -412,7 +412,7 @@ def test_people_are_not_asked_about_what_was_decided_meanwhile(post_office, rece
     email(), webhook(receiver.url)
     request = held()
     tell("asked", request)
-    Invocation.objects.filter(pk=request.call_id).update(state=State.REJECTED)
+    Invocation.objects.filter(pk=request.call_id).update(state=InvocationState.REJECTED)
     tell("rejected", request)
     deliver()
     asked = Delivery.objects.get(channel__kind="email", event="asked")

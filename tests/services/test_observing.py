@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection, transaction
 
-from mcpregistry.domain.definitions.findings import VERSION, Finding
+from mcpregistry.domain.definitions.findings import VERSION, ScanFinding
 from mcpregistry.domain.definitions.scanner import Scanner
 from mcpregistry.models import Definition, Server, Tool
 from mcpregistry.services.definitions import observe as looking
 from mcpregistry.services.definitions import scanning
 from mcpregistry.services.definitions.decisions import approve_waiting
-from mcpregistry.services.definitions.observe import Changes
+from mcpregistry.services.definitions.observe import ObservedChanges
 from mcpregistry.services.servers import comparing
 from mcpregistry.services.servers.comparing import DefinitionComparer
 from tests import foreign_work
@@ -39,7 +39,7 @@ def every_definition(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def look(
     server: Server, *texts: str, pause: Callable[[float], None] = time.sleep, ago: int = 0
-) -> Changes:
+) -> ObservedChanges:
     listed = [{"name": f"t{number}", "description": text} for number, text in enumerate(texts)]
     return looking.observe(
         server=server,
@@ -148,7 +148,9 @@ def test_crash_during_the_scan_writes_nothing_and_the_next_look_repeats_it(
 def test_definition_from_a_file_is_scanned_after_its_transaction():
     server = Server.objects.create(slug="s", command=["x"], lifecycle="active")
     with transaction.atomic():
-        looking.described(server=server, key="t", body={"name": "t", "description": ORDER})
+        looking.record_described_tool(
+            server=server, key="t", body={"name": "t", "description": ORDER}
+        )
         assert Definition.objects.get().scanner == 0
     assert Definition.objects.get().scanner == VERSION
     assert Definition.objects.get().findings
@@ -160,7 +162,7 @@ def test_process_stops_without_finishing_a_long_scan(
     began = threading.Event()
     go_on = threading.Event()
 
-    def slow(scanner: Scanner, definition: object) -> list[Finding]:
+    def slow(scanner: Scanner, definition: object) -> list[ScanFinding]:
         began.set()
         go_on.wait(HANG_LIMIT)
         return []

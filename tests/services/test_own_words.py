@@ -7,13 +7,13 @@ import pytest
 from django.db import DatabaseError
 from django.utils import timezone
 
-from mcpregistry.calls.catalog import Catalogue, catalogue_now
-from mcpregistry.domain.definitions.naming import named
+from mcpregistry.calls.catalog import Catalogue, build_current_catalogue
+from mcpregistry.domain.definitions.naming import map_offer_names
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.models import Agent, Endpoint, Server, Tool
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.definitions import decisions, observe
-from mcpregistry.services.policy.explain import why
+from mcpregistry.services.policy.explain import explain_decision
 
 pytestmark = pytest.mark.django_db
 ACTOR = "test"
@@ -28,7 +28,7 @@ def pay() -> Tool:
     server = Server.objects.create(slug="bank", command=["x"], lifecycle="active")
     observe.observe(server=server, listed=LISTED)
     decisions.approve_waiting(server=server, actor=ACTOR)
-    grants.grant(
+    grants.grant_access(
         agent=agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR), server=server, actor=ACTOR
     )
     agents.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
@@ -36,7 +36,7 @@ def pay() -> Tool:
 
 
 def seen() -> Catalogue:
-    found = catalogue_now(Agent.objects.get(), Endpoint.objects.get(), now=timezone.now())
+    found = build_current_catalogue(Agent.objects.get(), Endpoint.objects.get(), now=timezone.now())
     assert found is not None
     return found
 
@@ -56,7 +56,7 @@ def test_hosts_see_the_own_words_and_the_pin_stays(pay: Tool) -> None:
         before.entries["bank__pay"].offer.tool.definition_hash,
     )
     assert after.version != before.version
-    told = why(
+    told = explain_decision(
         agent=Agent.objects.get(), endpoint=Endpoint.objects.get(), tool=pay, now=timezone.now()
     )
     assert (told.listed, told.name) == (True, "bank__transfer")
@@ -96,7 +96,7 @@ def test_a_plain_name_that_was_given_to_another_servers_tool_finds_neither(pay: 
     other = Server.objects.create(slug="post", command=["x"], lifecycle="active")
     observe.observe(server=other, listed=[LISTED[0] | {"name": "transfer"}])
     decisions.approve_waiting(server=other, actor=ACTOR)
-    grants.grant(agent=Agent.objects.get(), server=other, actor=ACTOR)
+    grants.grant_access(agent=Agent.objects.get(), server=other, actor=ACTOR)
     catalogue = seen()
     assert catalogue.find("transfer") is None
     assert catalogue.find("post::transfer") is catalogue.entries["post__transfer"]
@@ -109,7 +109,7 @@ def test_an_own_name_and_its_entry_in_the_audit_log_are_saved_together(
     def broken(**_: object) -> None:
         raise DatabaseError("no room")
 
-    monkeypatch.setattr(decisions.audit, "record", broken)
+    monkeypatch.setattr(decisions.audit, "record_entry", broken)
     pay.own_name = "transfer"
     with pytest.raises(DatabaseError):
         decisions.save_tool(tool=pay, actor=ACTOR)
@@ -124,13 +124,13 @@ def test_no_tool_takes_anothers_name() -> None:
         ("bank", "b", "same"),
         ("git", "c", "see"),
     ]
-    assert named("tool", offers, "double") == {
+    assert map_offer_names("tool", offers, "double") == {
         ("bank", "pay"): "bank__pay",
         ("bank", "look"): "bank__look",
         ("bank", "a"): "bank__a",
         ("bank", "b"): "bank__b",
         ("git", "c"): "git__see",
     }
-    assert named("resource", [("bank", "file:///a", "x")], "double") == {
+    assert map_offer_names("resource", [("bank", "file:///a", "x")], "double") == {
         ("bank", "file:///a"): "file:///a"
     }

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.policy.conditions import ConditionInvalid
-from mcpregistry.domain.policy.risk import risk_of
+from mcpregistry.domain.policy.risk import assess_risk
 from mcpregistry.models import (
     Agent,
     AuditEntry,
@@ -26,12 +26,12 @@ from mcpregistry.models import (
 )
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.definitions import behaviour, decisions, observe
-from mcpregistry.services.policy.drafts import fill, like, read_rules
+from mcpregistry.services.policy.drafts import draft_rule_like_call, fill_rule, read_rules
 from mcpregistry.services.policy.rules import (
     add_starter_rules,
     auto_approve,
-    auto_rules,
     delete_rule,
+    list_auto_rules,
     make_live,
     save_rule,
     switch_rule,
@@ -218,14 +218,14 @@ def test_one_click_lets_run_and_one_click_takes_it_back():
 
 def test_claims_count_only_once_confirmed():
     tool = new_tool(readOnlyHint=True, openWorldHint=False)
-    assert behaviour.claims(tool) == {"read_only": True, "open_world": False}
-    assert risk_of(load_snapshot().tools[tool.pk]).level == "high"
+    assert behaviour.read_claims(tool) == {"read_only": True, "open_world": False}
+    assert assess_risk(load_snapshot().tools[tool.pk]).level == "high"
     behaviour.confirm_claims(tool=tool, actor=ACTOR)
-    assert risk_of(load_snapshot().tools[tool.pk]).level == "low"
+    assert assess_risk(load_snapshot().tools[tool.pk]).level == "low"
     behaviour.confirm_annotations(
         tool=tool, actor=ACTOR, read_only=False, destructive=None, open_world=False
     )
-    assert risk_of(load_snapshot().tools[tool.pk]).level == "high"
+    assert assess_risk(load_snapshot().tools[tool.pk]).level == "high"
 
 
 @pytest.mark.parametrize("annotations", [{}, {"readOnlyHint": "yes"}, {"title": "x"}])
@@ -312,7 +312,7 @@ def test_files_that_cannot_be_read_say_why(text: str, says: str):
 
 
 def test_a_scope_is_taken_away_by_naming_nothing():
-    rule = fill(PolicyRule(server=new_tool().server), {"server": None})
+    rule = fill_rule(PolicyRule(server=new_tool().server), {"server": None})
     assert rule.server is None
 
 
@@ -350,7 +350,7 @@ def test_a_draft_may_ask_though_nobody_can_answer_yet_but_does_not_live_so():
 def test_a_draft_auto_approves_nothing():
     tool = new_tool()
     save(name="auto", outcome="allow", priority=50, tool=tool, draft=True)
-    assert auto_rules(tool=tool) == []
+    assert list_auto_rules(tool=tool) == []
     assert auto_approve(tool=tool, actor="a").live
 
 
@@ -368,11 +368,11 @@ def test_a_rule_is_made_like_a_call():
     call = Invocation(
         agent_slug="ann", server_slug="git", tool_name="commit", arguments=json.dumps(arguments)
     )
-    rule = like(call)
+    rule = draft_rule_like_call(call)
     assert (rule.agent, rule.tool, rule.draft, rule.pk) == (agent, tool, True, None)
     assert (
         rule.condition
         == 'has(args.branch) && args.branch == "a\\"b" && has(args.amount) && args.amount == 3'
     )
     save_rule(rule=rule, actor="a")
-    assert like(Invocation(agent_slug="gone", arguments="")).condition == ""
+    assert draft_rule_like_call(Invocation(agent_slug="gone", arguments="")).condition == ""

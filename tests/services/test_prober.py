@@ -81,14 +81,14 @@ def test_an_unexpected_failure_tells_nothing_of_itself(live_db, prober, monkeypa
     def explode(server_id):
         raise RuntimeError("the password is hunter2")
 
-    monkeypatch.setattr("mcpregistry.services.servers.prober.target_for", explode)
+    monkeypatch.setattr("mcpregistry.services.servers.prober.build_target", explode)
     report = prober.test(1)
     assert "hunter2" not in str(report.error)
     assert report.error.remedy
 
 
 def test_a_server_that_never_answers_is_given_up(live_db, prober, monkeypatch):
-    monkeypatch.setattr("mcpregistry.services.servers.prober._patience", lambda target: 0.3)
+    monkeypatch.setattr("mcpregistry.services.servers.prober._compute_timeout", lambda target: 0.3)
     report = prober.test(confirmed("mute").pk)
     assert report.error.code == "TIMEOUT"
 
@@ -163,7 +163,7 @@ def test_a_look_that_fails_is_not_told_as_a_server_that_was_disabled(live_db, pr
 @pytest.mark.fault
 def test_a_database_that_is_away_is_not_blamed_on_the_server(live_db, prober):
     server = confirmed("echo")
-    with failing("targets.target_for"):
+    with failing("targets.build_target"):
         assert not trials.record_check(server_id=server.pk, report=prober.test(server.pk))
     server.refresh_from_db()
     assert (server.consecutive_failures, server.last_error) == (0, "")

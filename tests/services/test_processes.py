@@ -11,12 +11,12 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from mcpregistry import tasks
-from mcpregistry.db import database_now
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.db import read_database_now
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, AuditEntry, Invocation, ServerTest, SiteProcess
 from mcpregistry.services.records import idempotency
 from mcpregistry.services.servers import checks, trials
-from mcpregistry.services.upkeep import deaths, process_lease, processes, reaping
+from mcpregistry.services.upkeep import dead_processes, process_lease, processes, reaping
 from mcpregistry.services.upkeep.process_lease import Judge, ProcessLease
 from tests.services.rows import confirmed, dispatched
 from tests.waiting import eventually
@@ -31,7 +31,7 @@ def judged(*seconds: float) -> list[bool]:
 
     def renewed(at: datetime) -> bool:
         judge.note_renewal(at)
-        return judge.may_judge(at)
+        return judge.can_judge(at)
 
     return [renewed(START + timedelta(seconds=each)) for each in seconds]
 
@@ -53,7 +53,7 @@ def test_clock_that_was_set_back_starts_again():
 
 
 def process(key: str, *, dead: bool = True) -> SiteProcess:
-    until = database_now() + (-timedelta(seconds=1) if dead else LATER)
+    until = read_database_now() + (-timedelta(seconds=1) if dead else LATER)
     kind, host, pid, _ = key.split(":")
     return SiteProcess.objects.create(pk=key, name=f"{kind}@{host}:{pid}", lease_until=until)
 
@@ -65,9 +65,13 @@ def test_calls_of_a_dead_process_end_and_those_of_its_namesake_do_not():
     dispatched("c1", writer="web:box:7:aaaa.1", lease=LATER)
     dispatched("c2", writer="web:box:7:aaaa.2f", lease=LATER)
     dispatched("c3", writer="web:box:7:bbbb.1", lease=LATER)
-    deaths.bury(process("web:box:7:aaaa"), database_now())
+    dead_processes.clean_up_dead_process(process("web:box:7:aaaa"), read_database_now())
     states = dict(Invocation.objects.values_list("id", "state"))
-    assert states == {"c1": State.UNKNOWN, "c2": State.UNKNOWN, "c3": State.DISPATCHED}
+    assert states == {
+        "c1": InvocationState.UNKNOWN,
+        "c2": InvocationState.UNKNOWN,
+        "c3": InvocationState.DISPATCHED,
+    }
     assert AuditEntry.objects.filter(kind="call.unknown").count() == 2
 
 
@@ -75,9 +79,9 @@ def test_calls_of_a_dead_process_end_and_those_of_its_namesake_do_not():
 def test_calls_of_a_process_that_returned_in_the_meantime_stay_open():
     dispatched("c1", writer="web:box:7:aaaa.1", lease=LATER)
     dead = process("web:box:7:aaaa")
-    processes.renew(dead.pk, dead.name)
-    deaths.bury(dead, database_now())
-    assert Invocation.objects.get().state == State.DISPATCHED
+    processes.renew_process_lease(dead.pk, dead.name)
+    dead_processes.clean_up_dead_process(dead, read_database_now())
+    assert Invocation.objects.get().state == InvocationState.DISPATCHED
 
 
 @pytest.mark.django_db
@@ -87,10 +91,10 @@ def test_request_with_the_same_key_gets_the_recorded_end_at_once():
     idempotency.claim(caller="ann", key="k", fingerprint="f", call_id="c1")
     with pytest.raises(Exception, match="still in progress"):
         idempotency.claim(caller="ann", key="k", fingerprint="f", call_id="c2")
-    deaths.bury(process("web:box:7:aaaa"), database_now())
+    dead_processes.clean_up_dead_process(process("web:box:7:aaaa"), read_database_now())
     use = idempotency.claim(caller="ann", key="k", fingerprint="f", call_id="c2")
     assert use.ended is not None
-    assert (use.ended.pk, use.ended.state) == ("c1", State.UNKNOWN)
+    assert (use.ended.pk, use.ended.state) == ("c1", InvocationState.UNKNOWN)
 
 
 @pytest.mark.django_db
@@ -105,7 +109,7 @@ def test_work_of_a_dead_worker_is_taken_back_and_that_of_its_namesake_is_not():
     workers = [process("worker:box:7:aaaa"), process("worker:box:7:bbbb", dead=False)]
     for test, worker in zip(tests, workers, strict=True):
         assert trials.claim_tests(1, worker=worker.pk) == [test.pk]
-    deaths.bury(workers[0], database_now())
+    dead_processes.clean_up_dead_process(workers[0], read_database_now())
     assert [ServerTest.objects.get(pk=test.pk).error_code for test in tests] == ["WORKER_LOST", ""]
 
 
@@ -128,8 +132,8 @@ def test_any_living_process_ends_the_calls_of_a_dead_one(lease: ProcessLease):
     dispatched("c1", writer="web:elsewhere:7:aaaa.1", lease=LATER)
     dispatched("c2", writer=f"{lease.key}.1", lease=LATER)
     process("web:elsewhere:7:aaaa")
-    eventually(lambda: Invocation.objects.get(pk="c1").state == State.UNKNOWN)
-    assert Invocation.objects.get(pk="c2").state == State.DISPATCHED
+    eventually(lambda: Invocation.objects.get(pk="c1").state == InvocationState.UNKNOWN)
+    assert Invocation.objects.get(pk="c2").state == InvocationState.DISPATCHED
 
 
 def test_row_of_a_dead_process_is_deleted_after_a_while(
@@ -159,7 +163,7 @@ def test_process_that_stops_leaves_no_row_once_nobody_holds_its_lease(quick: Non
 def test_lease_is_renewed_again_after_any_error(
     lease: ProcessLease, monkeypatch: pytest.MonkeyPatch
 ):
-    renew = processes.renew
+    renew = processes.renew_process_lease
     failed = threading.Event()
     errors = iter([OperationalError("gone"), RuntimeError("a fault of ours")])
 
@@ -169,7 +173,7 @@ def test_lease_is_renewed_again_after_any_error(
         failed.set()
         return renew(*facts)
 
-    monkeypatch.setattr(processes, "renew", renewed)
+    monkeypatch.setattr(processes, "renew_process_lease", renewed)
     eventually(failed.is_set)
     until = SiteProcess.objects.get(pk=lease.key).lease_until
     eventually(lambda: SiteProcess.objects.get(pk=lease.key).lease_until > until)
@@ -183,8 +187,8 @@ def test_approved_call_of_a_living_process_is_not_given_up_with_its_run():
         id=call.pk, call=call, rule_name="r", rule_fingerprint="f", asked_at=START, decide_by=START
     )
     assert not reaping.give_up("c1", "worker:box:8:bbbb.1")
-    deaths.bury(process("web:box:7:aaaa"), database_now())
-    assert Invocation.objects.get().state == State.UNKNOWN
+    dead_processes.clean_up_dead_process(process("web:box:7:aaaa"), read_database_now())
+    assert Invocation.objects.get().state == InvocationState.UNKNOWN
 
 
 @pytest.mark.django_db
@@ -196,6 +200,6 @@ def test_work_that_was_lost_by_a_slow_worker_ends_its_call_as_unknown():
     assert not reaping.give_up("c1", "worker:box:7:aaaa.2"), "a worker keeps its own calls"
     assert reaping.give_up("c1", "worker:box:8:bbbb.1")
     found = Invocation.objects.get()
-    assert (found.state, found.error_code) == (State.UNKNOWN, "LEASE_EXPIRED")
+    assert (found.state, found.error_code) == (InvocationState.UNKNOWN, "LEASE_EXPIRED")
     assert found.finished_at is not None
     assert found.finished_at <= timezone.now()

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from django.conf import settings
 
+from mcpregistry.domain.caller_rights import grant_all_rights
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.policy.access import may_see
-from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import (
     Agent,
     AuditEntry,
@@ -32,7 +32,7 @@ from mcpregistry.services.exchange import project_files, project_setup, projects
 from mcpregistry.services.exchange.project_files import (
     ProjectFileUnusable,
     read_project,
-    real_directory,
+    resolve_directory,
 )
 from mcpregistry.services.exchange.project_setup import set_up_project
 from mcpregistry.services.servers import checks, lifecycle
@@ -61,7 +61,7 @@ def write(directory: Path, name: str = ".mcp.json", **servers: Any) -> Path:
 
 def note(directory: Path, **environ: str) -> ProjectFile:
     found = projects.note_project(
-        directory=real_directory(directory), agent="", environ=environ, actor="runmcp"
+        directory=resolve_directory(directory), agent="", environ=environ, actor="runmcp"
     )
     assert found is not None
     return found
@@ -74,8 +74,8 @@ def confirm(row: ProjectFile) -> ProjectFile:
 def set_up(directory: Path, **environ: str) -> ProjectFile:
     """A host that runs there, after a person has confirmed what it has noted."""
     confirm(note(directory, **environ))
-    set_up_project(directory=real_directory(directory), environ=environ)
-    return ProjectFile.objects.get(directory=str(real_directory(directory)))
+    set_up_project(directory=resolve_directory(directory), environ=environ)
+    return ProjectFile.objects.get(directory=str(resolve_directory(directory)))
 
 
 def states() -> dict[str, str]:
@@ -270,7 +270,7 @@ def test_confirmation_taken_back_after_granting_leaves_no_grant(
 ) -> None:
     write(tmp_path / "shop", git=entry("log"))
     row = confirm(note(tmp_path / "shop"))
-    offer = project_setup._offer
+    offer = project_setup._offer_servers
 
     def offer_and_take_back(*args: Any) -> None:
         offer(*args)
@@ -278,7 +278,7 @@ def test_confirmation_taken_back_after_granting_leaves_no_grant(
         projects.take_back_project(project=row, actor=ACTOR)
 
     with monkeypatch.context() as changed:
-        changed.setattr(project_setup, "_offer", offer_and_take_back)
+        changed.setattr(project_setup, "_offer_servers", offer_and_take_back)
         set_up_project(directory=tmp_path / "shop", environ={})
     assert states() == {"git": Lifecycle.DRAFT}
     assert not Grant.objects.exists()
@@ -292,7 +292,7 @@ def test_grants_of_a_file_that_changed_during_its_set_up_come_with_the_next_conf
 ) -> None:
     write(tmp_path / "shop", git=entry("log"))
     confirm(note(tmp_path / "shop"))
-    offer = project_setup._offer
+    offer = project_setup._offer_servers
 
     def offer_and_change(*args: Any) -> None:
         offer(*args)
@@ -300,7 +300,7 @@ def test_grants_of_a_file_that_changed_during_its_set_up_come_with_the_next_conf
         note(tmp_path / "shop")
 
     with monkeypatch.context() as changed:
-        changed.setattr(project_setup, "_offer", offer_and_change)
+        changed.setattr(project_setup, "_offer_servers", offer_and_change)
         set_up_project(directory=tmp_path / "shop", environ={})
     assert not Grant.objects.exists()
     assert set_up(tmp_path / "shop").state == "confirmed"
@@ -315,7 +315,7 @@ def test_a_confirmation_that_is_taken_back_stops_the_servers(live_db: None, tmp_
     set_up_project(directory=tmp_path / "shop", environ={})
     assert states() == {"git": Lifecycle.DRAFT}
     assert ProjectFile.objects.get().state == "waiting"
-    projects.delete_project(project=row, actor=ACTOR, rights=all_rights)
+    projects.delete_project(project=row, actor=ACTOR, rights=grant_all_rights)
     assert not ProjectFile.objects.exists()
     assert not Endpoint.objects.exists()
 
@@ -384,7 +384,7 @@ def test_a_link_to_the_directory_is_the_same_directory(db: None, tmp_path: Path)
     (tmp_path / "link").symlink_to(tmp_path / "shop")
     assert note(tmp_path / "link").pk == note(tmp_path / "shop").pk
     with pytest.raises(ProjectFileUnusable, match="is not a directory"):
-        real_directory(tmp_path / "none")
+        resolve_directory(tmp_path / "none")
 
 
 def test_what_was_confirmed_for_one_agent_and_endpoint_is_not_given_to_others(
@@ -400,7 +400,7 @@ def test_what_was_confirmed_for_one_agent_and_endpoint_is_not_given_to_others(
     assert (note(tmp_path).endpoint_slug, note(tmp_path).agent_slug) == (row.endpoint_slug, "local")
     with pytest.raises(Conflict, match="confirmed for the agent 'local'"):
         projects.note_project(
-            directory=real_directory(tmp_path), agent="ann", environ={}, actor="runmcp"
+            directory=resolve_directory(tmp_path), agent="ann", environ={}, actor="runmcp"
         )
     projects.take_back_project(project=row, actor=ACTOR)
     assert (note(tmp_path).endpoint_slug, note(tmp_path).agent_slug) == ("wide", "ann")
@@ -410,7 +410,7 @@ def test_a_deleted_endpoint_takes_the_confirmation_with_it(live_db: None, tmp_pa
     write(tmp_path, git=entry("log"))
     row = set_up(tmp_path)
     agents.delete_endpoint(
-        endpoint=Endpoint.objects.get(slug=row.endpoint_slug), actor=ACTOR, rights=all_rights
+        endpoint=Endpoint.objects.get(slug=row.endpoint_slug), actor=ACTOR, rights=grant_all_rights
     )
     assert note(tmp_path).state == "waiting"
     assert states() == {"git": Lifecycle.DRAFT}

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, connections
 from django.utils import timezone
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import AuditEntry, Invocation
 from mcpregistry.services.upkeep import reaping
 from mcpregistry.services.upkeep.reaping import reap_calls
@@ -21,9 +21,9 @@ from tests.services.rows import dispatched, ended
 @pytest.mark.parametrize(
     ("state", "end"),
     [
-        (State.DISPATCHED, State.UNKNOWN),
-        (State.READY, State.CANCELLED),
-        (State.PENDING, State.EXPIRED),
+        (InvocationState.DISPATCHED, InvocationState.UNKNOWN),
+        (InvocationState.READY, InvocationState.CANCELLED),
+        (InvocationState.PENDING, InvocationState.EXPIRED),
     ],
 )
 def test_a_call_whose_lease_ran_out_ends_and_the_audit_log_says_how(state, end):
@@ -53,16 +53,16 @@ def test_a_lease_that_is_renewed_while_the_clock_looks_stands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     call = dispatched()
-    end = reaping._end
+    end = reaping._end_if_due
 
     def renewed_just_before(call_id: str, now: datetime) -> bool:
         Invocation.objects.update(lease_until=now + timedelta(seconds=60))
         return end(call_id, now)
 
-    monkeypatch.setattr(reaping, "_end", renewed_just_before)
+    monkeypatch.setattr(reaping, "_end_if_due", renewed_just_before)
     assert reap_calls(timezone.now()) == 0
     call.refresh_from_db()
-    assert call.state == State.DISPATCHED
+    assert call.state == InvocationState.DISPATCHED
 
 
 def test_many_reapers_end_each_call_once(live_db):

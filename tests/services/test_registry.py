@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcpregistry.api.schemas.registry import registry_out
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models import AuditEntry, Install, RegistryEntry, RegistrySource, Server
 from mcpregistry.models.server import Lifecycle
@@ -45,7 +45,7 @@ def source(registry) -> RegistrySource:
 
 
 def read(source: RegistrySource, **how: Any) -> RegistrySource:
-    found = sync.sync(source_id=source.pk, **how)
+    found = sync.sync_source(source_id=source.pk, **how)
     assert found is not None
     return found
 
@@ -79,14 +79,14 @@ def test_once_a_week_all_is_read_and_what_is_not_there_any_more_is_gone(registry
         entry("io.example/goes", "2.0.0", published="2026-11-01T00:00:00Z"),
     ]
     read(source)
-    assert RegistryEntry.objects.offered().get(name="io.example/goes").version == "2.0.0"
+    assert RegistryEntry.objects.filter_offered().get(name="io.example/goes").version == "2.0.0"
     registry.entries = registry.entries[:2]
     read(source)
     assert names(status="gone") == set(), "a reading of what has changed shows nobody gone"
-    RegistrySource.objects.update(full_at=database_now() - timedelta(days=8))
+    RegistrySource.objects.update(full_at=read_database_now() - timedelta(days=8))
     read(source)
     assert RegistryEntry.objects.get(status="gone").version == "2.0.0"
-    assert RegistryEntry.objects.offered().get(name="io.example/goes").version == "1.0.0"
+    assert RegistryEntry.objects.filter_offered().get(name="io.example/goes").version == "1.0.0"
 
 
 def test_the_newest_version_is_the_one_published_last_that_was_not_taken_back(registry, source):
@@ -102,7 +102,7 @@ def test_the_newest_version_is_the_one_published_last_that_was_not_taken_back(re
         entry("io.example/x", "1.0.0", published="2026-10-01T00:00:00Z"),
     ]
     read(source)
-    newest = RegistryEntry.objects.offered().get()
+    newest = RegistryEntry.objects.filter_offered().get()
     assert (newest.version, newest.status, newest.status_message) == (
         "1.1.0",
         "deprecated",
@@ -204,11 +204,11 @@ def test_a_reading_that_takes_too_long_ends(registry, source, monkeypatch):
 )
 def test_it_is_being_read_while_a_worker_has_it(source, lease, reading):
     RegistrySource.objects.update(
-        lease_until=database_now() + lease, error="The registry was not read completely."
+        lease_until=read_database_now() + lease, error="The registry was not read completely."
     )
     row = RegistrySource.objects.get()
     assert registry_out(row).reading is reading
-    assert sources.state_of(row) == ("reading" if reading else "failed")
+    assert sources.describe_state(row) == ("reading" if reading else "failed")
 
 
 def test_a_registry_that_drips_is_left(registry, source):
@@ -221,15 +221,15 @@ def test_a_registry_that_drips_is_left(registry, source):
 
 def test_one_worker_reads_it_and_who_lost_it_writes_nothing(registry, source, monkeypatch):
     def taken_over(turn: sync.Round, raw: list[object]) -> None:
-        RegistrySource.objects.update(lease_until=database_now() + timedelta(minutes=5))
+        RegistrySource.objects.update(lease_until=read_database_now() + timedelta(minutes=5))
         store(turn, raw)
 
     store = sync._store
     monkeypatch.setattr(sync, "_store", taken_over)
     registry.entries = [entry("io.example/late")]
-    assert sync.sync(source_id=source.pk) is None
+    assert sync.sync_source(source_id=source.pk) is None
     assert names() == set()
-    assert sync.sync(source_id=source.pk) is None, "it is another's now"
+    assert sync.sync_source(source_id=source.pk) is None, "it is another's now"
     assert RegistrySource.objects.get().error.startswith("The registry was not read completely")
 
 
@@ -255,7 +255,7 @@ def test_a_reading_that_lost_its_registry_at_its_end_is_no_reading(
     read_all = sync._read_all
     monkeypatch.setattr(sync, "_read_all", lost)
     registry.entries = [entry("io.example/a")]
-    assert sync.sync(source_id=source.pk) is None
+    assert sync.sync_source(source_id=source.pk) is None
     after = RegistrySource.objects.get()
     assert (after.full_at, after.watermark, after.synced_at) == (None, None, None)
 
@@ -287,7 +287,7 @@ def installed(slug: str, version: str = PYPI["version"]) -> Server:
         lock_sha256="a" * 64,
         server=row,
         requested_by="user:ann",
-        state_at=database_now(),
+        state_at=read_database_now(),
     )
     row.command = [f"{install.folder}/bin/mcp-server-time"]
     row.save()
@@ -361,7 +361,7 @@ def test_packages_of_a_deleted_entry_that_wait_are_given_up(registry, source, od
         version=PYPI["version"],
         state="waiting",
         lock_sha256="b" * 64,
-        state_at=database_now(),
+        state_at=read_database_now(),
         requested_by="user:ann",
     )
     registry.entries = [entry("io.example/time", packages=[PYPI | odd], status="deleted")]
@@ -463,7 +463,7 @@ def test_a_newer_version_of_a_bundle_in_use_waits_for_a_person_once(registry, so
         lock_sha256="a" * 64,
         server=server,
         requested_by="user:ann",
-        state_at=database_now(),
+        state_at=read_database_now(),
     )
     server.command = [f"{install.folder}/server"]
     server.save()
@@ -490,7 +490,10 @@ def test_older_versions_and_where_too_many_wait_are_no_proposals(registry, sourc
     read(source)
     for number in range(20):
         Install.objects.create(
-            ecosystem="npm", package=f"p{number}", state_at=database_now(), requested_by="user:ann"
+            ecosystem="npm",
+            package=f"p{number}",
+            state_at=read_database_now(),
+            requested_by="user:ann",
         )
     registry.entries += [
         entry(
@@ -527,18 +530,18 @@ def test_an_address_that_is_none_is_refused(url):
 
 
 def test_it_is_due_when_asked_for_and_by_the_clock(source):
-    now = database_now()
-    assert sources.due(9) == []
+    now = read_database_now()
+    assert sources.list_due_sources(9) == []
     RegistrySource.objects.update(asked_at=now)
-    assert sources.due(9) == [source.pk]
+    assert sources.list_due_sources(9) == [source.pk]
     RegistrySource.objects.update(lease_until=now + timedelta(hours=1))
-    assert sources.due(9) == []
+    assert sources.list_due_sources(9) == []
     RegistrySource.objects.update(
         asked_at=None, lease_until=None, by_clock=True, tried_at=now - timedelta(minutes=61)
     )
-    assert sources.due(9) == [source.pk]
+    assert sources.list_due_sources(9) == [source.pk]
     RegistrySource.objects.update(tried_at=now)
-    assert sources.due(9) == []
+    assert sources.list_due_sources(9) == []
 
 
 @pytest.mark.attack

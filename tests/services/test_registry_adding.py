@@ -23,8 +23,8 @@ from mcpregistry.models import (
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.roles import install_roles
 from mcpregistry.services.installs import requests
-from mcpregistry.services.registry import adding
-from mcpregistry.services.registry.adding import Wish
+from mcpregistry.services.registry import add_entries
+from mcpregistry.services.registry.add_entries import AddRequest
 
 pytestmark = pytest.mark.django_db
 REMOTE = {
@@ -82,8 +82,10 @@ def add(
     sha256: str = "a" * 64,
     **values: str,
 ) -> Any:
-    wish = Wish(0, slug, values, sha256)
-    return adding.add(entry=entry, wish=wish, user=person(role), actor=f"user:{role}")
+    wish = AddRequest(0, slug, values, sha256)
+    return add_entries.add_from_entry(
+        entry=entry, wish=wish, user=person(role), actor=f"user:{role}"
+    )
 
 
 TOKEN = {"header Authorization: token": "s3cret"}
@@ -119,7 +121,7 @@ def test_a_package_is_asked_for_with_what_was_entered_and_a_server_made_of_it_ha
     Install.objects.update(
         state="installed", lock_sha256="b" * 64, command=["/x/python", "/x/clock"]
     )
-    server = requests.use(install=made, actor="user:ann")
+    server = requests.use_install(install=made, actor="user:ann")
     assert (server.slug, server.command) == ("clock", ["/x/python", "/x/clock", "--zone", "UTC"])
     assert (server.env, server.lifecycle) == (made.env, Lifecycle.DRAFT)
 
@@ -206,13 +208,13 @@ def test_a_server_keeps_its_arguments_when_its_runner_gives_way_to_a_package(
     command: list[str], kept: list[str]
 ) -> None:
     server = Server.objects.create(slug="time", transport="stdio", command=command)
-    install = requests.resolve(
+    install = requests.request_install(
         ecosystem="pypi", package="mcp-server-time", server=server, actor="user:ann"
     )
     Install.objects.update(
         state="installed", lock_sha256="b" * 64, command=["/x/python", "/x/time"]
     )
-    assert requests.use(install=install, actor="user:ann").command == [
+    assert requests.use_install(install=install, actor="user:ann").command == [
         "/x/python",
         "/x/time",
         *kept,
@@ -308,7 +310,7 @@ def test_an_image_gets_nothing_that_could_leave_its_container(
     docker: str, changed: dict[str, Any], given: dict[str, str], why: str
 ) -> None:
     entered = {"image digest": DIGEST, "environment DB: db": "h", "environment API_KEY": "s3cret"}
-    way = adding.ways_here(entry := listed(packages=[IMAGE | changed]))[0]
+    way = add_entries.list_local_options(entry := listed(packages=[IMAGE | changed]))[0]
     asked = {each.key for each in way.inputs}
     with pytest.raises(ConfigInvalid, match=why):
         add(
@@ -328,7 +330,7 @@ def test_without_a_container_program_the_entry_says_what_to_do(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     entry = listed(packages=[IMAGE])
-    assert "neither docker nor podman" in adding.ways_here(entry)[0].problem
+    assert "neither docker nor podman" in add_entries.list_local_options(entry)[0].problem
     with pytest.raises(ConfigInvalid, match="Install one of them"):
         add(entry)
 
@@ -344,14 +346,16 @@ def test_where_only_listed_packages_are_wanted_no_other_is_asked_for() -> None:
         ("mcp-server-time", ""),
     ]:
         with pytest.raises(Denied, match="no registry lists"):
-            requests.resolve(ecosystem="pypi", package=package, version=version, actor="user:ann")
-    assert requests.resolve(
+            requests.request_install(
+                ecosystem="pypi", package=package, version=version, actor="user:ann"
+            )
+    assert requests.request_install(
         ecosystem="pypi", package="MCP_server.time", version="1.2.3", actor="user:ann"
     ).pk
     assert add(entry, **{"environment MODE": "m"}).pk
     RegistryEntry.objects.update(status="deleted")
     with pytest.raises(Denied):
-        requests.resolve(
+        requests.request_install(
             ecosystem="pypi", package="mcp-server-time", version="1.2.3", actor="user:ann"
         )
     assert Install.objects.count() == 2

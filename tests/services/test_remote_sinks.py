@@ -22,7 +22,7 @@ from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
 
 from controlplane import checks, doctor
-from mcpregistry.domain.notifications.events import webhook_headers
+from mcpregistry.domain.notifications.events import build_webhook_headers
 from mcpregistry.models import AuditSeal
 from mcpregistry.services.records import audit, remote_sinks, sigv4, sinks
 from tests.fakes.receiver import OK, Answer, Received, Receiver, listening
@@ -45,7 +45,7 @@ def made(count: int) -> None:
     """So many seals, the first of them the site's own."""
     sealed_anew()
     for number in range(1, count):
-        audit.record(kind="test", actor="ann", subject="x", number=number)
+        audit.record_entry(kind="test", actor="ann", subject="x", number=number)
         assert seal(10 - number) is not None
 
 
@@ -124,7 +124,7 @@ def webhook(settings) -> Iterator[Receiver]:
 def told() -> list[tuple[str, str]]:
     """(place, error) of what was not kept."""
     with logged(sinks) as said:
-        sinks.deliver()
+        sinks.deliver_seals()
     return [
         (each["place"], each["error"]) for each in said if each["event"] == "audit.not_kept_outside"
     ]
@@ -143,7 +143,7 @@ def test_the_webhook_gets_each_seal_in_order_signed_and_once(webhook):
     first = webhook.requests[0]
     seconds = int(first.headers["webhook-timestamp"])
     assert began <= seconds <= time.time()
-    expected = webhook_headers(
+    expected = build_webhook_headers(
         message="seal-1", seconds=seconds, body=first.body, secret=WEBHOOK_SECRET
     )
     assert {name: first.headers[name] for name in expected} == expected
@@ -268,7 +268,11 @@ def test_a_setting_that_cannot_work_is_told_with_the_remedy(settings, name, url,
     made(1)
     assert wrong in told()[0][1]
     [problem] = checks.places_of_seals_can_be_used()
-    assert (problem.id, wrong in problem.msg, [*doctor._seals()]) == ("slipsnisse.E005", True, [])
+    assert (problem.id, wrong in problem.msg, [*doctor._check_checkpoints()]) == (
+        "slipsnisse.E005",
+        True,
+        [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -383,11 +387,11 @@ def test_no_secret_of_a_place_that_fails_is_in_the_log(bucket, settings):
 
 def test_doctor_says_how_many_a_place_lacks(webhook):
     made(5)
-    assert [(finding.ok, finding.what) for finding in doctor._seals()] == [
+    assert [(finding.ok, finding.what) for finding in doctor._check_checkpoints()] == [
         (False, "the webhook lacks 5 checkpoints of the audit log")
     ]
     assert told() == []
-    assert [(finding.ok, finding.what) for finding in doctor._seals()] == [
+    assert [(finding.ok, finding.what) for finding in doctor._check_checkpoints()] == [
         (True, "the webhook lacks 0 checkpoints of the audit log")
     ]
 
@@ -408,9 +412,9 @@ def test_doctor_says_how_many_a_place_lacks(webhook):
     region=st.sampled_from(["us-east-1", "eu-north-1"]),
 )
 def test_requests_are_signed_as_botocore_signs_them(path, body, header, at, region):
-    url = f"https://store.example.org:9000/{sigv4.path_of(*path)}"
-    keys = sigv4.Keys(KEY_ID, SECRET, region)
-    ours = sigv4.signed(
+    url = f"https://store.example.org:9000/{sigv4.encode_path(*path)}"
+    keys = sigv4.SigningKeys(KEY_ID, SECRET, region)
+    ours = sigv4.sign_request(
         "PUT", url, body, {"Content-Type": header}, keys=keys, now=at.replace(tzinfo=UTC)
     )
     asked = AWSRequest("PUT", url, data=body, headers={"Content-Type": header})

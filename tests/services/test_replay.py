@@ -10,17 +10,17 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from mcpregistry.domain.policy.decision import Outcome
-from mcpregistry.domain.specs import RUNS
+from mcpregistry.domain.policy.decision import RuleOutcome
+from mcpregistry.domain.snapshot_specs import RUNS
 from mcpregistry.models import Agent, Configuration, Endpoint, Invocation, PolicyRule, Server
 from mcpregistry.services.policy.replay import EXAMPLES, replay
 from tests.services.test_policy import new_tool
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
-ALLOW = Outcome.ALLOW
-ASK = Outcome.ASK
-DENY = Outcome.DENY
+ALLOW = RuleOutcome.ALLOW
+ASK = RuleOutcome.ASK
+DENY = RuleOutcome.DENY
 
 
 @pytest.fixture(autouse=True)

@@ -60,15 +60,15 @@ def said(_: str) -> None: ...
 
 def test_all_of_it_opens_with_the_newest_key_alone(rotated):
     before = everything()
-    assert {*resealing.keys_in_use()} == {"old"}
-    done, closed = resealing.reseal(actor=ACTOR, say=said)
+    assert {*resealing.count_key_uses()} == {"old"}
+    done, closed = resealing.reseal_all(actor=ACTOR, say=said)
     rotated.SLIPSNISSE_KEYS = {"new": NEW}
     assert everything() == before
     assert before[3] == {"A": "1"}
     assert closed == []
-    assert resealing.keys_in_use() == {"new": done}
+    assert resealing.count_key_uses() == {"new": done}
     assert (AuditEntry.objects.get(kind="secrets.resealed").subject) == "key:new"
-    assert resealing.reseal(actor=ACTOR, say=said) == (0, [])
+    assert resealing.reseal_all(actor=ACTOR, say=said) == (0, [])
 
 
 def test_broken_off_it_goes_on_where_it_was(rotated, monkeypatch):
@@ -78,11 +78,11 @@ def test_broken_off_it_goes_on_where_it_was(rotated, monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        resealing.reseal(actor=ACTOR, say=breaks)
-    used = resealing.keys_in_use()
+        resealing.reseal_all(actor=ACTOR, say=breaks)
+    used = resealing.count_key_uses()
     assert used["new"] == 1
-    assert resealing.reseal(actor=ACTOR, say=said)[0] == used["old"]
-    assert {*resealing.keys_in_use()} == {"new"}
+    assert resealing.reseal_all(actor=ACTOR, say=said)[0] == used["old"]
+    assert {*resealing.count_key_uses()} == {"new"}
 
 
 def test_what_somebody_saves_meanwhile_stays(rotated, monkeypatch):
@@ -98,9 +98,9 @@ def test_what_somebody_saves_meanwhile_stays(rotated, monkeypatch):
         return update(rows, **values)
 
     monkeypatch.setattr(QuerySet, "update", meanwhile)
-    resealing.reseal(actor=ACTOR, say=said)
+    resealing.reseal_all(actor=ACTOR, say=said)
     assert Credential.objects.get().value == "newer"
-    assert {*resealing.keys_in_use()} == {"new"}
+    assert {*resealing.count_key_uses()} == {"new"}
 
 
 def test_what_does_not_open_is_named_and_stays(rotated, capsys):
@@ -111,15 +111,15 @@ def test_what_does_not_open_is_named_and_stays(rotated, capsys):
     assert ended.value.code == 1
     assert "which this site does not have" in err
     assert "old: " in out
-    assert {*resealing.keys_in_use()} == {"old"}
+    assert {*resealing.count_key_uses()} == {"old"}
 
 
 def test_the_doctor_says_which_keys_are_missing_or_still_needed(rotated):
-    def found() -> list[doctor.Finding]:
-        return list(doctor._keys())
+    def found() -> list[doctor.DoctorFinding]:
+        return list(doctor._check_keys())
 
     assert [(each.ok, "rekey" in each.remedy) for each in found()] == [(False, True)]
-    resealing.reseal(actor=ACTOR, say=said)
+    resealing.reseal_all(actor=ACTOR, say=said)
     assert [each.ok for each in found()] == [True]
     rotated.SLIPSNISSE_KEYS = {"third": os.urandom(32)}
     assert "does not have" in found()[0].what
@@ -128,11 +128,11 @@ def test_the_doctor_says_which_keys_are_missing_or_still_needed(rotated):
 def test_the_doctor_names_the_missing_key_of_a_checkpoint(rotated):
     kept = dict(rotated.SLIPSNISSE_AUDIT_KEYS)
     rotated.SLIPSNISSE_AUDIT_KEYS = {"ring.old": OLD} | kept
-    audit.record(kind="test", actor=ACTOR, subject="test")
-    seals.seal(timezone.now())
-    assert list(doctor._audit_keys()) == []
+    audit.record_entry(kind="test", actor=ACTOR, subject="test")
+    seals.seal_new_entries(timezone.now())
+    assert list(doctor._check_audit_keys()) == []
     rotated.SLIPSNISSE_AUDIT_KEYS = {"ring.new": NEW} | kept
-    [finding] = doctor._audit_keys()
+    [finding] = doctor._check_audit_keys()
     assert not finding.ok
     assert "'ring.old'" in finding.what
     assert "encryption key 'old' to SLIPSNISSE_KEYS" in finding.remedy
@@ -141,8 +141,8 @@ def test_the_doctor_names_the_missing_key_of_a_checkpoint(rotated):
 def test_the_doctor_names_the_setting_of_a_missing_audit_key(rotated):
     kept = dict(rotated.SLIPSNISSE_AUDIT_KEYS)
     rotated.SLIPSNISSE_AUDIT_KEYS = {"a1": OLD} | kept
-    audit.record(kind="test", actor=ACTOR, subject="test")
-    seals.seal(timezone.now())
+    audit.record_entry(kind="test", actor=ACTOR, subject="test")
+    seals.seal_new_entries(timezone.now())
     rotated.SLIPSNISSE_AUDIT_KEYS = kept
-    [finding] = doctor._audit_keys()
+    [finding] = doctor._check_audit_keys()
     assert finding.remedy == "Add the key 'a1' to SLIPSNISSE_AUDIT_KEYS again."

@@ -58,7 +58,7 @@ def test_expired_grants_and_tokens_are_left_for_people():
     agent = agents.save_agent(agent=Agent(slug="a"), actor="test")
     tokens.issue_token(name="t", actor="test", agent=agent)
     agent.tokens.update(expires_at=timezone.now() - timedelta(days=999))
-    grants.grant(agent=agent, server=confirmed(), actor="test")
+    grants.grant_access(agent=agent, server=confirmed(), actor="test")
     agent.grants.update(expires_at=timezone.now() - timedelta(days=999))
     retention.prune(timezone.now())
     assert (agent.tokens.count(), agent.grants.count()) == (1, 1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth.models import Group, User
 
+from mcpregistry.domain.caller_rights import grant_all_rights
 from mcpregistry.domain.errors import Denied
 from mcpregistry.domain.policy.conditions import FIELDS, compile_condition
-from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import Agent, Endpoint, PolicyRule, Server, Tool
 from mcpregistry.services.access import agents
 from mcpregistry.services.access.roles import OPERATOR
@@ -88,7 +88,7 @@ def test_a_server_that_a_rule_reads_is_not_renamed(
     server.refresh_from_db()
     assert getattr(server, column) != value
     setattr(server, column, value)
-    lifecycle.save_server(server=server, actor=ACTOR, rights=all_rights)
+    lifecycle.save_server(server=server, actor=ACTOR, rights=grant_all_rights)
 
 
 @pytest.mark.attack

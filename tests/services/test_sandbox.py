@@ -15,13 +15,18 @@ from django.conf import settings as site_settings
 from django.test import override_settings
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.servers.sandbox import Machine, Policy, check_paths, protection
+from mcpregistry.domain.servers.sandbox import (
+    Machine,
+    SandboxPolicy,
+    check_paths,
+    describe_protection,
+)
 from mcpregistry.domain.servers.target import Ports
-from mcpregistry.downstream.transports.sandbox import SYSTEM, policy_of, without
+from mcpregistry.downstream.transports.sandbox import SYSTEM, build_policy, split_around_hidden
 from mcpregistry.models import AuditEntry, Server
 from mcpregistry.services.servers import lifecycle
-from mcpregistry.services.servers.sandbox import protection_of, sandbox_of
-from mcpregistry.services.servers.targets import target_for
+from mcpregistry.services.servers.sandbox import build_sandbox, find_server_protection
+from mcpregistry.services.servers.targets import build_target
 
 pytestmark = pytest.mark.django_db
 ON = {
@@ -124,7 +129,7 @@ def test_a_port_is_a_number_of_one_each_once(ports: Any) -> None:
 
 def test_a_target_has_its_ports_its_limits_and_what_stays_hidden() -> None:
     server = active(**ON | REACH[4] | {"sandbox": "strict"}, max_memory_mb=500)
-    target = target_for(server.pk)
+    target = build_target(server.pk)
     assert target.sandbox is not None
     assert (target.sandbox.strict, target.sandbox.ports) == (True, Ports((443, 53), (80,)))
     assert str(site_settings.VAR_DIR) in target.sandbox.hidden
@@ -141,9 +146,9 @@ def test_what_every_server_may_read_holds_no_data_of_this_site(tmp_path: Path) -
         (tmp_path / folder).mkdir(parents=True)
     usr = f"{tmp_path}/usr"
     var = f"{tmp_path}/usr/local/site/var"
-    open_ones = [*without(usr, (var,))]
+    open_ones = [*split_around_hidden(usr, (var,))]
     assert sorted(open_ones) == [f"{usr}/lib", f"{usr}/local/bin", f"{usr}/local/site/docs"]
-    assert [*without(usr, (str(tmp_path / "var"),))] == [usr]
+    assert [*split_around_hidden(usr, (str(tmp_path / "var"),))] == [usr]
 
 
 @pytest.mark.attack
@@ -197,12 +202,12 @@ def test_who_confirms_and_who_reads_the_log_sees_the_sandbox() -> None:
 def test_a_target_has_the_sandbox_that_is_on_or_tried() -> None:
     on = active(**ON)
     off = active(slug="t")
-    target = target_for(on.pk).sandbox
+    target = build_target(on.pk).sandbox
     assert target is not None
     assert target.home == str(site_settings.VAR_DIR / "servers" / str(on.uid))
     assert (target.read, target.write, target.network) == (("/srv/docs",), ("/srv/out",), False)
-    assert target_for(off.pk).sandbox is None
-    assert target_for(off.pk, in_sandbox=True).sandbox is not None
+    assert build_target(off.pk).sandbox is None
+    assert build_target(off.pk, in_sandbox=True).sandbox is not None
 
 
 @pytest.mark.attack
@@ -215,7 +220,7 @@ def test_no_path_opens_the_sites_own_data_also_not_behind_a_link(tmp_path: Path)
     server = active(**ON | {"sandbox_read": [str(link)]})
     link.symlink_to(own)
     with pytest.raises(ConfigInvalid, match="access to data"):
-        target_for(server.pk)
+        build_target(server.pk)
 
 
 @pytest.mark.attack
@@ -245,7 +250,7 @@ def test_a_target_names_places_without_links_and_none_behind_a_link_of_its_own(
     server = active(
         **ON | {"sandbox_read": written, "sandbox_write": [str(kept), str(kept / "by_itself")]}
     )
-    target = target_for(server.pk).sandbox
+    target = build_target(server.pk).sandbox
     assert target is not None
     assert (target.read, target.write) == ((str(other),), (str(kept),))
 
@@ -263,7 +268,7 @@ def test_a_link_that_another_confined_server_may_have_made_is_not_followed(tmp_p
         slug="reader",
         **ON | {"sandbox_read": [f"{kept}/plain", f"{kept}/link"], "sandbox_write": []},
     )
-    target = target_for(reader.pk).sandbox
+    target = build_target(reader.pk).sandbox
     assert target is not None
     assert target.read == (f"{kept}/plain",)
 
@@ -281,10 +286,10 @@ def test_a_program_that_another_confined_server_may_replace_is_not_followed(tmp_
         slug="reader",
         **ON | {"command": [f"{kept}/serve"], "sandbox_read": [], "sandbox_write": []},
     )
-    target = target_for(reader.pk)
+    target = build_target(reader.pk)
     assert target.sandbox is not None
     assert not [
-        line for line in policy_of(target, target.sandbox, "").split("\n") if str(secret) in line
+        line for line in build_policy(target, target.sandbox, "").split("\n") if str(secret) in line
     ]
 
 
@@ -296,30 +301,36 @@ def test_a_path_is_absolute_and_plainly_written(path: Any) -> None:
 
 def test_a_remote_server_has_no_sandbox() -> None:
     server = active(command=[], transport="http", url="https://h/mcp")
-    assert (sandbox_of(server, forced=True), protection_of(server)) == (None, None)
+    assert (build_sandbox(server, forced=True), find_server_protection(server)) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("policy", "abi", "filtered", "level", "word"),
     [
-        (Policy(enforced=True, strict=True), 7, True, "none", "bubblewrap is not installed"),
-        (Policy(enforced=True, ports=Ports((443,))), 7, True, "full", ""),
-        (Policy(enforced=True, ports=Ports((443,))), 3, True, "partial", "every TCP port is open"),
-        (Policy(enforced=True, ports=Ports((443,))), 7, False, "partial", "bypassed"),
-        (Policy(), 7, True, "none", "disabled"),
-        (Policy(enforced=True), 0, True, "none", "not started"),
-        (Policy(enforced=True), 7, True, "full", ""),
-        (Policy(enforced=True), 6, True, "full", ""),
-        (Policy(enforced=True), 5, True, "partial", "signals"),
-        (Policy(enforced=True), 2, True, "partial", "truncated"),
-        (Policy(enforced=True), 7, False, "partial", "UDP"),
-        (Policy(enforced=True, network=False), 3, False, "partial", "TCP is open"),
+        (SandboxPolicy(enforced=True, strict=True), 7, True, "none", "bubblewrap is not installed"),
+        (SandboxPolicy(enforced=True, ports=Ports((443,))), 7, True, "full", ""),
+        (
+            SandboxPolicy(enforced=True, ports=Ports((443,))),
+            3,
+            True,
+            "partial",
+            "every TCP port is open",
+        ),
+        (SandboxPolicy(enforced=True, ports=Ports((443,))), 7, False, "partial", "bypassed"),
+        (SandboxPolicy(), 7, True, "none", "disabled"),
+        (SandboxPolicy(enforced=True), 0, True, "none", "not started"),
+        (SandboxPolicy(enforced=True), 7, True, "full", ""),
+        (SandboxPolicy(enforced=True), 6, True, "full", ""),
+        (SandboxPolicy(enforced=True), 5, True, "partial", "signals"),
+        (SandboxPolicy(enforced=True), 2, True, "partial", "truncated"),
+        (SandboxPolicy(enforced=True), 7, False, "partial", "UDP"),
+        (SandboxPolicy(enforced=True, network=False), 3, False, "partial", "TCP is open"),
     ],
 )
 def test_what_a_kernel_cannot_do_is_said(
-    policy: Policy, abi: int, filtered: bool, level: str, word: str
+    policy: SandboxPolicy, abi: int, filtered: bool, level: str, word: str
 ) -> None:
-    said = protection(policy, Machine(abi, filtered, "bubblewrap is not installed"))
+    said = describe_protection(policy, Machine(abi, filtered, "bubblewrap is not installed"))
     assert said.level == level
     assert word in str(said)
     assert any("open" in each for each in said.uncovered) is (level != "none" and policy.network)

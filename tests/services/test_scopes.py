@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from mcpregistry.domain.caller_rights import grant_all_rights
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import Configuration, Credential, Server
 from mcpregistry.services.access import credentials, scopes
 from mcpregistry.services.configuration.site import save_configuration
 from mcpregistry.services.servers.lifecycle import confirm_launch, delete_server, save_server
-from mcpregistry.services.servers.targets import target_for
+from mcpregistry.services.servers.targets import build_target
 from subagents.models import Provider
 from subagents.services import providers
 from subagents.services.readiness import provider_problem
@@ -55,7 +55,7 @@ def test_a_server_or_provider_out_of_scope_is_refused_with_what_to_do(text: str)
             )
     server = save_server(server=Server(slug="db", command=["x"], env={"A": text}), actor="user:op")
     confirm_launch(server=server, actor="user:admin", launch_hash=server.launch_hash())
-    assert SECRET in target_for(server.pk).env["A"]
+    assert SECRET in build_target(server.pk).env["A"]
 
 
 @pytest.mark.parametrize("text", NAMED)
@@ -65,7 +65,7 @@ def test_what_came_into_the_row_another_way_is_not_filled_in_either(text: str) -
     server.confirmed_launch = server.launch_hash()
     server.save()
     with pytest.raises(ConfigInvalid, match="does not include the server 'evil'"):
-        target_for(server.pk)
+        build_target(server.pk)
     provider = Provider(
         slug="evil", kind="compatible", base_url="https://evil.example/v1", key=text
     )
@@ -107,5 +107,5 @@ def test_a_scope_follows_a_name_and_ends_with_its_record_and_a_change_of_it_conn
     save_configuration(configuration=row, actor="user:admin")
     assert Server.objects.get().revision == before + 2
     scopes.grant_variables(["${PROD_TOKEN}"], "server:db2", "runmcp")
-    delete_server(server=Server.objects.get(), actor="t", rights=all_rights)
+    delete_server(server=Server.objects.get(), actor="t", rights=grant_all_rights)
     assert Configuration.load().variable_scope == {"PROD_TOKEN": []}

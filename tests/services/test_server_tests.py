@@ -117,7 +117,7 @@ def test_a_test_in_the_sandbox_says_nothing_of_the_servers_health_and_leads_to_i
         "active",
         True,
     )
-    assert not sandbox.tried(enforced), "it holds for the revision that was tried"
+    assert not sandbox.has_passed_sandbox_test(enforced), "it holds for the revision that was tried"
     assert forced == [True, True]
 
 
@@ -189,7 +189,7 @@ def test_a_running_test_of_a_living_worker_is_not_given_up():
 
 def test_tests_whose_message_was_lost_are_sent_again(monkeypatch):
     sent = []
-    monkeypatch.setattr(checks, "wake", lambda *words: not sent.append(words))
+    monkeypatch.setattr(checks, "wake_worker", lambda *words: not sent.append(words))
     old = queued(confirmed())
     new = queued(confirmed("slow"))
     ServerTest.objects.filter(pk=old.pk).update(requested_at=timezone.now() - timedelta(seconds=31))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from mcpregistry.domain.caller_rights import grant_all_rights
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import AuditEntry, Credential, Grant, Server, Tool
 from mcpregistry.services.access import credentials, grants
 from mcpregistry.services.configuration.snapshot import load_snapshot
@@ -182,8 +182,8 @@ def test_deleting_takes_tools_and_grants_along_and_is_told():
     decisions.approve_waiting(server=server, actor=ACTOR)
     from mcpregistry.models import Agent
 
-    grants.grant(agent=Agent.objects.create(slug="a"), tool=Tool.objects.get(), actor=ACTOR)
-    lifecycle.delete_server(server=server, actor=ACTOR, rights=all_rights)
+    grants.grant_access(agent=Agent.objects.create(slug="a"), tool=Tool.objects.get(), actor=ACTOR)
+    lifecycle.delete_server(server=server, actor=ACTOR, rights=grant_all_rights)
     assert not (Server.objects.exists())
     assert not (Tool.objects.exists())
     assert not (Grant.objects.exists())

@@ -17,10 +17,10 @@ from mcpregistry.models import (
     ServerTest,
     Tool,
 )
-from mcpregistry.queries.setting_up import standing, to_decide
+from mcpregistry.queries.setup_state import read_setup_state, to_decide
 from mcpregistry.services.definitions import decisions, observe
-from mcpregistry.services.servers import lifecycle, setting_up
-from mcpregistry.services.servers.setting_up import Draft
+from mcpregistry.services.servers import lifecycle, server_setup
+from mcpregistry.services.servers.server_setup import ServerDraft
 from tests.fakes.seed import tool
 
 pytestmark = [pytest.mark.django_db]
@@ -39,7 +39,7 @@ def server(slug: str = "tides", **fields: object) -> Server:
 
 
 def add(user: User, made: Server, secrets: dict[str, str], kept: tuple[str, ...]) -> Server:
-    setting_up.add(draft=Draft(made, secrets, kept), user=user, actor=ACTOR)
+    server_setup.add_draft_server(draft=ServerDraft(made, secrets, kept), user=user, actor=ACTOR)
     return Server.objects.get(slug=made.slug)
 
 
@@ -81,28 +81,28 @@ def answered(made: Server) -> Server:
 
 def test_what_comes_next_is_read_off_the_rows(admin: User) -> None:
     made = add(admin, server(), {}, ())
-    assert standing(made).step == "confirm"
+    assert read_setup_state(made).step == "confirm"
     made = answered(made)
     test = ServerTest.objects.create(server=made, requested_at=timezone.now())
-    assert (standing(made).step, standing(made).testing) == ("test", True)
+    assert (read_setup_state(made).step, read_setup_state(made).testing) == ("test", True)
     ServerTest.objects.filter(pk=test.pk).update(verdict="passed")
-    assert standing(made).step == "definitions"
+    assert read_setup_state(made).step == "definitions"
     decisions.approve_waiting(server=made, actor=ACTOR)
-    assert standing(made).step == "access"
+    assert read_setup_state(made).step == "access"
     agent = Agent.objects.create(slug="a")
-    setting_up.open_to(server=made, agents=[agent], user=admin, actor=ACTOR)
-    assert (standing(made).step, standing(made).agents) == ("", ("a",))
+    server_setup.grant_to_agents(server=made, agents=[agent], user=admin, actor=ACTOR)
+    assert (read_setup_state(made).step, read_setup_state(made).agents) == ("", ("a",))
     made.command = ["uvx", "another"]
     lifecycle.save_server(server=made, actor=ACTOR)
-    assert standing(Server.objects.get(pk=made.pk)).step == "confirm"
+    assert read_setup_state(Server.objects.get(pk=made.pk)).step == "confirm"
 
 
 def test_definitions_claims_and_rules_are_accepted_together_or_not_at_all(admin: User) -> None:
     made = answered(add(admin, server(), {}, ()))
     waiting = {each.name: each for each in to_decide(made)}
     newest = [waiting["look"].latest_id, waiting["wipe"].latest_id]
-    rules = setting_up.proposed_rules(made)
-    assert [(rule.outcome, setting_up.unanswered(rule)) for rule in rules] == [
+    rules = server_setup.list_proposed_rules(made)
+    assert [(rule.outcome, server_setup.explain_unanswerable(rule)) for rule in rules] == [
         ("allow", ""),
         ("ask", ""),
         ("ask", ""),
@@ -110,16 +110,16 @@ def test_definitions_claims_and_rules_are_accepted_together_or_not_at_all(admin:
     observe.observe(server=made, listed=[tool("look", "Looks away."), tool("wipe", "Wipes.")])
     order = {"vouched": [waiting["look"].pk], "rules": rules, "user": admin, "actor": ACTOR}
     with pytest.raises(Conflict):
-        setting_up.accept(server=made, definitions=newest, **order)
+        server_setup.accept_definitions(server=made, definitions=newest, **order)
     assert not PolicyRule.objects.filter(server=made).exists()
     assert not Tool.objects.filter(server=made).serving().exists()
-    assert setting_up.accept(server=made, definitions=newest[1:], **order) == 1
+    assert server_setup.accept_definitions(server=made, definitions=newest[1:], **order) == 1
     assert [rule.name for rule in PolicyRule.objects.filter(server=made).order_by("pk")] == [
         "tides: reading runs",
         "tides: writing asks",
         "tides: destroying asks",
     ]
-    assert setting_up.proposed_rules(made) == []
+    assert server_setup.list_proposed_rules(made) == []
 
 
 def test_what_others_decided_meanwhile_is_not_overruled(admin: User) -> None:
@@ -131,14 +131,16 @@ def test_what_others_decided_meanwhile_is_not_overruled(admin: User) -> None:
     decisions.reject(definition=look.latest, actor=ACTOR)
     order = {"server": made, "user": admin, "actor": ACTOR}
     with pytest.raises(Conflict, match="rejected"):
-        setting_up.accept(
+        server_setup.accept_definitions(
             definitions=[look.latest_id, wipe.latest_id], vouched=[], rules=[], **order
         )
     assert not Tool.objects.filter(server=made).serving().exists()
-    chosen = setting_up.possible_rules(made)
-    setting_up.accept(definitions=[], vouched=[], rules=chosen[:1], **order)
+    chosen = server_setup.make_possible_rules(made)
+    server_setup.accept_definitions(definitions=[], vouched=[], rules=chosen[:1], **order)
     with pytest.raises(Conflict, match="rules"):
-        setting_up.accept(definitions=[wipe.latest_id], vouched=[], rules=chosen[1:], **order)
+        server_setup.accept_definitions(
+            definitions=[wipe.latest_id], vouched=[], rules=chosen[1:], **order
+        )
     assert not Tool.objects.filter(server=made).serving().exists()
 
 
@@ -153,10 +155,10 @@ def test_claims_are_vouched_for_with_the_definition_that_makes_them_alone(admin:
         "actor": ACTOR,
     }
     decisions.approve_waiting(server=made, actor=ACTOR)
-    setting_up.accept(definitions=[], **order)
+    server_setup.accept_definitions(definitions=[], **order)
     assert Tool.objects.get(pk=waiting["look"].pk).read_only is None
     before = AuditEntry.objects.count()
-    setting_up.accept(definitions=[waiting["look"].latest_id], **order)
+    server_setup.accept_definitions(definitions=[waiting["look"].latest_id], **order)
     assert Tool.objects.get(pk=waiting["look"].pk).read_only is True
     assert [*AuditEntry.objects.order_by("seq").values_list("kind", flat=True)][before:] == [
         "definition.approved",
@@ -168,7 +170,8 @@ def test_a_rule_that_nobody_could_answer_says_so(admin: User) -> None:
     User.objects.all().delete()
     made = answered(add(User.objects.create_user("nobody"), server(), {}, ()))
     assert [
-        "no active user" in setting_up.unanswered(rule) for rule in setting_up.proposed_rules(made)
+        "no active user" in server_setup.explain_unanswerable(rule)
+        for rule in server_setup.list_proposed_rules(made)
     ] == [
         False,
         True,
@@ -187,6 +190,9 @@ def test_the_same_grant_is_not_made_twice(admin: User) -> None:
         "user": admin,
         "actor": ACTOR,
     }
-    assert len(setting_up.open_to(**order)) == 2
-    assert setting_up.open_to(**order) == []
-    assert [grant.kind for grant in setting_up.open_to(**order, everything=True)] == ["", ""]
+    assert len(server_setup.grant_to_agents(**order)) == 2
+    assert server_setup.grant_to_agents(**order) == []
+    assert [grant.kind for grant in server_setup.grant_to_agents(**order, everything=True)] == [
+        "",
+        "",
+    ]

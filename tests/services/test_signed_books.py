@@ -12,15 +12,15 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
-from mcpregistry.db import database_now
-from mcpregistry.domain.rights import all_rights
+from mcpregistry.db import read_database_now
+from mcpregistry.domain.caller_rights import grant_all_rights
 from mcpregistry.models import Agent, Budget, BudgetEntry, BudgetPeriod, EnergyEntry, EnergyPool
 from mcpregistry.models.audit import GENESIS
 from mcpregistry.services.access import agents
 from mcpregistry.services.budgets import books
 from mcpregistry.services.energy import pools
 from mcpregistry.services.upkeep import retention
-from mcpregistry.services.upkeep.invariants.calls import check
+from mcpregistry.services.upkeep.invariants.calls import check_invariants
 from tests.fakes.tampered import seal, sealed_anew, verify
 
 pytestmark = [pytest.mark.django_db, pytest.mark.attack]
@@ -60,20 +60,24 @@ def sealed(pool: EnergyPool, budget: Budget) -> None:
 
 
 def charge(row: EnergyPool, reference: str) -> None:
-    pools.charge(
-        pools.locked(row.pk), EnergyEntry.Kind.CALL, 10.0, now=database_now(), reference=reference
+    pools.charge_pool(
+        pools.lock_pool(row.pk),
+        EnergyEntry.Kind.CALL,
+        10.0,
+        now=read_database_now(),
+        reference=reference,
     )
 
 
 def spend(row: Budget, reference: str) -> None:
     fresh = Budget.objects.select_for_update().get(pk=row.pk)
     books.spend(
-        fresh, BudgetEntry.Kind.CALL, 1, agent="ann", reference=reference, now=database_now()
+        fresh, BudgetEntry.Kind.CALL, 1, agent="ann", reference=reference, now=read_database_now()
     )
 
 
 def broken() -> set[str]:
-    return {found.rule for found in check(timezone.now()) if found.violations}
+    return {found.rule for found in check_invariants(timezone.now()) if found.violations}
 
 
 def fill_up() -> None:
@@ -256,7 +260,7 @@ def test_retention_and_deletion_are_no_faults(sealed: None):
     for full in (False, True):
         assert verify(full=full).problems == ()
     pools.delete_pool(pool=EnergyPool.objects.get(), actor="test")
-    agents.delete_agent(agent=Agent.objects.get(), actor="test", rights=all_rights)
+    agents.delete_agent(agent=Agent.objects.get(), actor="test", rights=grant_all_rights)
     for full in (False, True):
         assert verify(full=full).problems == ()
 

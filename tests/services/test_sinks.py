@@ -26,11 +26,11 @@ def kept(tmp_path: Path, settings) -> Path:
     """A file that has the first three seals of a site."""
     settings.AUDIT_FILE = str(tmp_path / "seals.jsonl")
     sealed_anew()
-    sinks.deliver()
+    sinks.deliver_seals()
     for number in range(2):
-        audit.record(kind="test", actor="ann", subject="x", number=number)
+        audit.record_entry(kind="test", actor="ann", subject="x", number=number)
         assert seal(10 - number) is not None
-        sinks.deliver()
+        sinks.deliver_seals()
     return Path(settings.AUDIT_FILE)
 
 
@@ -50,14 +50,14 @@ def compared(file: Path) -> tuple[int, str]:
 
 
 def test_the_file_has_each_seal_once_in_order_and_is_closed_to_others(kept):
-    sinks.deliver()
+    sinks.deliver_seals()
     assert numbers(kept) == [1, 2, 3]
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert compared(kept)[0] == 0
 
 
 def test_the_clock_seals_and_hands_over(kept):
-    audit.record(kind="test", actor="ann", subject="x")
+    audit.record_entry(kind="test", actor="ann", subject="x")
     tasks.seal_audit()
     assert numbers(kept) == [1, 2, 3, 4]
 
@@ -65,7 +65,7 @@ def test_the_clock_seals_and_hands_over(kept):
 def test_a_line_that_a_crash_broke_off_is_written_again(kept):
     whole = kept.read_bytes()
     kept.write_bytes(whole[: -len(whole.splitlines()[-1]) // 2])
-    assert sinks.to_file(str(kept)) == 1
+    assert sinks.deliver_to_file(str(kept)) == 1
     lines = kept.read_text().splitlines()
     assert json.loads(json.loads(lines[-1])["seal"])["number"] == 3
     with pytest.raises(CommandError, match="neither an export"):
@@ -80,16 +80,16 @@ def test_a_line_may_be_longer_than_what_is_read_at_once(kept):
         body = json.dumps({"number": 4, "heads": heads})
         AuditSeal.objects.filter(number=3).update(body=body, number=4)
     assert len(body) > 128 * 1024
-    assert [sinks.to_file(str(kept)), sinks.to_file(str(kept))] == [1, 0]
+    assert [sinks.deliver_to_file(str(kept)), sinks.deliver_to_file(str(kept))] == [1, 0]
 
 
 @pytest.mark.attack
 def test_a_file_of_something_else_is_not_written_to(kept, settings):
     kept.write_text("hello\n")
-    sinks.deliver()
+    sinks.deliver_seals()
     assert kept.read_text() == "hello\n"
     settings.AUDIT_FILE = str(kept / "under" / "a" / "file")
-    sinks.deliver()
+    sinks.deliver_seals()
 
 
 @pytest.mark.attack
@@ -110,7 +110,7 @@ def test_a_log_that_was_written_anew_with_the_key_is_found(kept):
         AuditEntry.objects.all().delete()
     sealed_anew()
     for number in range(2):
-        audit.record(kind="test", actor="eve", subject="x", number=number)
+        audit.record_entry(kind="test", actor="eve", subject="x", number=number)
         assert seal(10 - number) is not None
     code, said = compared(kept)
     assert code == 1
@@ -139,24 +139,24 @@ def syslog(tmp_path: Path, settings):
 
 
 def test_syslog_gets_each_signature_once(kept, syslog, settings):
-    sinks.deliver()
+    sinks.deliver_seals()
     got = [syslog.recv(65_536).decode() for _ in range(3)]
     for each, line in zip(AuditSeal.objects.order_by("number"), got, strict=True):
         assert f"audit seal {each.number} at " in line
         assert each.hash in line
-    assert sinks.to_syslog(settings.AUDIT_SYSLOG) == 0
+    assert sinks.deliver_to_syslog(settings.AUDIT_SYSLOG) == 0
 
 
 def test_a_syslog_that_was_away_gets_what_it_lacks(kept, syslog, settings):
     os.rename(settings.AUDIT_SYSLOG, f"{settings.AUDIT_SYSLOG}.away")
-    sinks.deliver()
+    sinks.deliver_seals()
     os.rename(f"{settings.AUDIT_SYSLOG}.away", settings.AUDIT_SYSLOG)
-    assert sinks.to_syslog(settings.AUDIT_SYSLOG) == 3
+    assert sinks.deliver_to_syslog(settings.AUDIT_SYSLOG) == 3
 
 
 def test_addresses_of_syslog():
-    assert sinks.syslog_address("/dev/log") == "/dev/log"
-    assert sinks.syslog_address("udp://[::1]:5140") == ("::1", 5140)
-    assert sinks.syslog_address("udp://log.example.org") == ("log.example.org", 514)
+    assert sinks.parse_syslog_address("/dev/log") == "/dev/log"
+    assert sinks.parse_syslog_address("udp://[::1]:5140") == ("::1", 5140)
+    assert sinks.parse_syslog_address("udp://log.example.org") == ("log.example.org", 514)
     with pytest.raises(ValueError, match="must be a path such as /dev/log"):
-        sinks.syslog_address("tcp://x")
+        sinks.parse_syslog_address("tcp://x")

@@ -12,15 +12,15 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from mcpregistry.calls.catalog import catalogue_now
+from mcpregistry.calls.catalog import build_current_catalogue
 from mcpregistry.domain.policy.access import may_call, may_see
 from mcpregistry.models import Agent, Definition, Endpoint, Grant, Server, Token, Tool, Workspace
 from mcpregistry.services.configuration.snapshot import (
     Known,
-    current_revision,
-    follow,
+    get_current_snapshot,
     load_snapshot,
-    snapshot_now,
+    read_current_revision,
+    set_followed_store,
 )
 
 pytestmark = pytest.mark.django_db
@@ -80,7 +80,7 @@ def fill_from(start: int) -> None:
 def test_a_whole_site_is_in_it():
     fill(2)
     found = load_snapshot()
-    assert found.revision == current_revision()
+    assert found.revision == read_current_revision()
     assert (len(found.servers), len(found.tools), len(found.agents), len(found.endpoints)) == (
         2,
         4,
@@ -165,12 +165,12 @@ def test_a_resource_that_is_switched_off_is_read_by_no_template(seen: str):
         tool.save()
 
     def served() -> list[str | None]:
-        found = catalogue_now(agent, endpoint, now=NOW)
+        found = build_current_catalogue(agent, endpoint, now=NOW)
         assert found is not None
         places = [
-            (each[0].find(each[1]), each[2]) for each in map(found.reading, ("x://1", "x://2"))
+            (each[0].find(each[1]), each[2]) for each in map(found.find_reader, ("x://1", "x://2"))
         ]
-        template = found.of_kind("template").entries["x://{n}"].offer.tool
+        template = found.get_kind("template").entries["x://{n}"].offer.tool
         assert may_call(found.agent, found.endpoint, template, {"uri": "x://2"}, NOW.timestamp())
         assert (
             may_call(found.agent, found.endpoint, template, {"uri": "x://1"}, NOW.timestamp())
@@ -271,17 +271,17 @@ def test_the_grants_of_a_tool_are_found_among_many():
 @pytest.fixture
 def unfollowed():
     yield
-    follow(None)
+    set_followed_store(None)
 
 
 def test_pages_take_what_the_process_has_while_nothing_has_changed(unfollowed):
     fill(1)
-    assert snapshot_now().agents.keys() == {"a0"}
+    assert get_current_snapshot().agents.keys() == {"a0"}
     kept = load_snapshot()
-    follow(lambda: kept)
-    assert snapshot_now() is kept
+    set_followed_store(lambda: kept)
+    assert get_current_snapshot() is kept
     Agent.objects.create(slug="new")
-    assert snapshot_now().agents.keys() == {"a0", "new"}
-    assert snapshot_now(lambda: ()).tools == {}
+    assert get_current_snapshot().agents.keys() == {"a0", "new"}
+    assert get_current_snapshot(lambda: ()).tools == {}
     kept = load_snapshot()
-    assert snapshot_now(lambda: pytest.fail("needs no list of tools")) is kept
+    assert get_current_snapshot(lambda: pytest.fail("needs no list of tools")) is kept

@@ -13,7 +13,7 @@ from mcpregistry.models import Configuration, Credential, Server, ServerEvent
 from mcpregistry.models.server import Lifecycle, Transport
 from mcpregistry.services.servers import checks
 from mcpregistry.services.servers.lifecycle import confirm_launch, disable_server
-from mcpregistry.services.servers.targets import target_for
+from mcpregistry.services.servers.targets import build_target
 from tests.services.rows import confirmed, draft
 
 pytestmark = pytest.mark.django_db
@@ -42,7 +42,7 @@ def test_a_target_carries_the_row_with_every_value_filled_in():
         max_message_bytes=2048,
         request_timeout=5.0,
     )
-    target = target_for(server.pk)
+    target = build_target(server.pk)
     assert target.argv == ("run", "--team=blue", "fallback")
     assert (target.cwd, target.env) == ("/srv/blue", {"GITHUB": SECRET, "PLAIN": "x"})
     assert (target.server_id, target.slug, target.revision) == (server.pk, "echo", server.revision)
@@ -53,9 +53,9 @@ def test_a_target_carries_the_row_with_every_value_filled_in():
 def test_a_target_knows_what_a_local_server_spoke_until_its_launch_is_confirmed_again():
     server = confirmed(command=["run"])
     Server.objects.filter(pk=server.pk).update(protocol_era="legacy")
-    assert target_for(server.pk).last_era == "legacy"
+    assert build_target(server.pk).last_era == "legacy"
     confirm_launch(server=server, actor="user:1", launch_hash=server.launch_hash())
-    assert target_for(server.pk).last_era == ""
+    assert build_target(server.pk).last_era == ""
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_remembered_handshake_is_forgotten_when_a_person_asks_for_the_server(
     server = confirmed(command=["run"])
     Server.objects.filter(pk=server.pk).update(protocol_era="legacy")
     ask(server=server, actor="user:1")
-    assert target_for(server.pk).last_era == ""
+    assert build_target(server.pk).last_era == ""
 
 
 def test_remembered_handshake_is_forgotten_when_the_server_reports_another_version():
@@ -79,7 +79,7 @@ def test_remembered_handshake_is_forgotten_when_the_server_reports_another_versi
             (), (), "", {"name": "echo", "version": version}, {}, "legacy", "2025-11-25"
         )
         checks.mark_ok(server_id=server.pk, discovery=found)
-        return target_for(server.pk).last_era
+        return build_target(server.pk).last_era
 
     assert answer("1.0") == "legacy", "the first answer"
     assert answer("1.0") == "legacy"
@@ -95,7 +95,7 @@ def test_a_remote_target_has_headers_and_networks_and_no_command():
         headers={"Authorization": "Bearer ${cred:github}"},
         allowed_networks=["10.0.0.0/8"],
     )
-    target = target_for(server.pk)
+    target = build_target(server.pk)
     assert (target.url, target.headers) == (
         "https://blue.example.org/mcp",
         {"Authorization": f"Bearer {SECRET}"},
@@ -105,13 +105,13 @@ def test_a_remote_target_has_headers_and_networks_and_no_command():
 
 def test_a_configuration_cannot_read_variables_that_the_operator_does_not_list():
     server = confirmed(env={"STOLEN": "${DATABASE_URL}", "FINE": "1"})
-    assert target_for(server.pk).env == {"FINE": "1"}
+    assert build_target(server.pk).env == {"FINE": "1"}
 
 
 def test_a_pair_without_a_value_is_left_out_and_the_servers_page_says_so_once():
     server = confirmed(env={"A": "${TOKEN}", "B": "${cred:empty}", "C": "${cred:absent}", "D": "1"})
     for _ in range(3):
-        assert target_for(server.pk).env == {"D": "1"}
+        assert build_target(server.pk).env == {"D": "1"}
     (event,) = ServerEvent.objects.filter(server=server)
     assert event.kind == "value_missing"
     assert "A, B, C" in event.message
@@ -121,7 +121,7 @@ def test_a_pair_without_a_value_is_left_out_and_the_servers_page_says_so_once():
 def test_without_a_value_that_the_launch_needs_the_server_does_not_start(changes):
     server = confirmed(**changes)
     with pytest.raises(ConfigInvalid, match=r"\$\{TOKEN\}.*SLIPSNISSE_PASS_ENV"):
-        target_for(server.pk)
+        build_target(server.pk)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_values_are_checked_again_once_filled_in_and_never_quoted(value, changes
     with pytest.raises(
         SlipsnisseError, match="when its variables and credentials are filled in"
     ) as caught:
-        target_for(server.pk)
+        build_target(server.pk)
     assert SECRET not in f"{caught.value!r} {caught.value}"
     assert caught.value.__cause__ is None or SECRET not in str(caught.value.__cause__)
 
@@ -173,7 +173,7 @@ def test_a_credential_changes_no_destination_and_no_program(value: str, changes:
     server = confirmed(**changes)
     Credential.objects.filter(name="own").first().change(value=value).save()
     with pytest.raises(ConfigInvalid, match="when its variables and credentials are filled in"):
-        target_for(server.pk)
+        build_target(server.pk)
 
 
 def test_a_credential_is_a_part_of_a_path_a_query_or_a_word():
@@ -182,20 +182,20 @@ def test_a_credential_is_a_part_of_a_path_a_query_or_a_word():
         "one", **_REMOTE, url="https://good.example/${cred:github}/mcp?key=${cred:own}&account=mine"
     )
     assert (
-        target_for(server.pk).url
+        build_target(server.pk).url
         == f"https://good.example/{SECRET}/mcp?key=ab/c?d@e==&account=mine"
     )
     server = confirmed("two", command=["run", "--key=${cred:own}", "${cred:github}"])
-    assert target_for(server.pk).argv == ("run", "--key=ab/c?d@e==", SECRET)
+    assert build_target(server.pk).argv == ("run", "--key=ab/c?d@e==", SECRET)
 
 
 def test_a_draft_a_disabled_and_an_unknown_server_have_no_target():
     with pytest.raises(Conflict, match="is not confirmed"):
-        target_for(draft("one").pk)
+        build_target(draft("one").pk)
     with pytest.raises(Conflict, match="disabled"):
-        target_for(disable_server(server=confirmed("two"), actor="test").pk)
+        build_target(disable_server(server=confirmed("two"), actor="test").pk)
     with pytest.raises(NotFound):
-        target_for(0)
+        build_target(0)
 
 
 def test_a_row_changed_behind_our_back_is_a_draft_again():
@@ -203,11 +203,11 @@ def test_a_row_changed_behind_our_back_is_a_draft_again():
     Server.objects.filter(pk=server.pk).update(command=["/bin/sh", "-c", "evil"])
     assert Server.objects.get(pk=server.pk).lifecycle == Lifecycle.ACTIVE
     with pytest.raises(Conflict, match="is not confirmed"):
-        target_for(server.pk)
+        build_target(server.pk)
 
 
 def test_local_servers_can_be_switched_off_for_the_whole_site(settings):
     server = confirmed()
     settings.STDIO_ENABLED = False
     with pytest.raises(ConfigInvalid, match="SLIPSNISSE_STDIO"):
-        target_for(server.pk)
+        build_target(server.pk)

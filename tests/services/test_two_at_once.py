@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from mcpregistry.models import Agent, Configuration, LoginAttempts, Server, Tool
 from mcpregistry.services.access import scopes
-from mcpregistry.services.access.logins import Attempt
+from mcpregistry.services.access.logins import LoginAttempt
 from subagents.models import ExpertTool
 from subagents.services.experts import grant_awaited
 from tests.waiting import HANG_LIMIT
@@ -38,12 +38,12 @@ def at_once(*sides: Callable[[], object]) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_log_in_that_ends_beside_one_that_begins_takes_nothing_away_from_it() -> None:
-    attempt = Attempt("ann", "192.0.2.1")
+    attempt = LoginAttempt("ann", "192.0.2.1")
 
     def enter() -> None:
         for _ in range(ROUNDS):
             assert attempt.begin() is None
-            attempt.succeeded()
+            attempt.record_success()
 
     at_once(enter, enter)
     counted = dict(LoginAttempts.objects.values_list("key", "count"))

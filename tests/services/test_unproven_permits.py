@@ -36,7 +36,7 @@ def permit(bob: User) -> Permit:
 def use(call: str = "c") -> permits.Used | None:
     now = timezone.now()
     tool = Permit.objects.values_list("tool_id", flat=True).distinct().get()
-    found = permits.covering(
+    found = permits.find_covering_permits(
         agent_slug="ann",
         tool_id=tool,
         definition_hash="d",
@@ -45,7 +45,7 @@ def use(call: str = "c") -> permits.Used | None:
         fingerprint="f" * 64,
         now=now,
     )
-    return permits.use(call_id=call, permits=found, agent_slug="ann", now=now)
+    return permits.use_permit(call_id=call, permits=found, agent_slug="ann", now=now)
 
 
 def copy_row() -> None:

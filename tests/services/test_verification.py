@@ -14,7 +14,7 @@ from mcpregistry.models import AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.audit import GENESIS
 from mcpregistry.models.signing import newest_key, signature
 from mcpregistry.services.records import audit, newest_seal, seals, verification
-from mcpregistry.services.upkeep.invariants.calls import check
+from mcpregistry.services.upkeep.invariants.calls import check_invariants
 from tests.fakes.tampered import (
     process_wrote,
     rewrite_without_key,
@@ -33,7 +33,7 @@ def site() -> None:
     """A site with two processes and some configuration, all sealed."""
     sealed_anew()
     for number in range(4):
-        audit.record(kind="test", actor="ann", subject="x", number=number)
+        audit.record_entry(kind="test", actor="ann", subject="x", number=number)
     process_wrote("web:1", 3, minutes_ago=OLD)
     process_wrote("web:2", 3, minutes_ago=OLD)
     assert seal(OLD - 1) is not None
@@ -75,13 +75,13 @@ def test_a_tail_that_was_cut_off_is_found(full):
 def test_a_tail_that_was_cut_off_is_found_after_new_entries_and_seals(full):
     """A newer seal says that the chain is as long as before, or ends earlier."""
     for number in range(2):
-        audit.record(kind="test", actor="eve", subject="x", number=number)
+        audit.record_entry(kind="test", actor="eve", subject="x", number=number)
     assert seal(3) is not None
     with unguarded():
         AuditEntry.objects.filter(actor="eve").delete()
     assert seal(2) is not None
     for number in range(3):
-        audit.record(kind="test", actor="ann", subject="x", number=number)
+        audit.record_entry(kind="test", actor="ann", subject="x", number=number)
     assert seal(1) is not None
     for everything in (full, True, False):
         assert found(everything) == ["configuration #6: a checkpoint covers it, but it was changed"]
@@ -89,7 +89,7 @@ def test_a_tail_that_was_cut_off_is_found_after_new_entries_and_seals(full):
 
 def test_what_was_verified_and_is_not_sealed_yet_is_missed_as_well(full):
     """Also by a verification that reads everything anew, which must not forget it either."""
-    audit.record(kind="test", actor="ann", subject="x")
+    audit.record_entry(kind="test", actor="ann", subject="x")
     assert verify().problems == ()
     with unguarded():
         AuditEntry.objects.filter(pk=AuditEntry.objects.order_by("-id")[0].pk).delete()
@@ -161,7 +161,7 @@ def test_a_seal_that_was_changed_is_found(site, change, said):
 
 
 def test_a_seal_in_the_middle_that_is_gone_is_found(site):
-    audit.record(kind="test", actor="ann", subject="x")
+    audit.record_entry(kind="test", actor="ann", subject="x")
     assert seal() is not None
     with unguarded():
         AuditSeal.objects.filter(number=2).delete()
@@ -205,7 +205,7 @@ def test_a_change_in_what_was_verified_is_found_by_reading_in_turns(site, monkey
 def test_changed_old_seal_is_found_by_reading_in_turns(site, monkeypatch):
     """Seal by seal: the first of three was changed after it had been verified."""
     monkeypatch.setattr(verification, "SEALS_AGAIN", 1)
-    audit.record(kind="test", actor="ann", subject="x")
+    audit.record_entry(kind="test", actor="ann", subject="x")
     assert seal() is not None
     for _ in range(2):
         assert verify().problems == ()
@@ -217,7 +217,7 @@ def test_changed_old_seal_is_found_by_reading_in_turns(site, monkeypatch):
 
 
 def test_old_seal_that_is_gone_is_found_by_reading_in_turns(site):
-    audit.record(kind="test", actor="ann", subject="x")
+    audit.record_entry(kind="test", actor="ann", subject="x")
     assert seal() is not None
     for _ in range(2):
         assert verify().problems == ()
@@ -280,7 +280,7 @@ def assert_change_is_found(change: str, said: str) -> None:
     with unguarded(), connection.cursor() as cursor:
         cursor.execute(change)
     assert any(said in each for each in found(False))
-    assert check(timezone.now())
+    assert check_invariants(timezone.now())
     process_wrote("web:3", 1)
     assert seal() is not None
 
@@ -290,11 +290,11 @@ def assert_change_is_found(change: str, said: str) -> None:
 
 def test_a_seal_is_made_only_when_there_is_something_new_or_an_hour_has_passed(site):
     assert seal(OLD - 2) is None
-    audit.record(kind="test", actor="ann", subject="x")
+    audit.record_entry(kind="test", actor="ann", subject="x")
     made = seal(OLD - 3)
     assert made is not None
-    assert seals.heads_of(made) == {"configuration": (5, of("configuration")[-1].hash)}
-    assert seals.seal(timezone.now() + seals.QUIET) is not None
+    assert seals.read_chain_heads(made) == {"configuration": (5, of("configuration")[-1].hash)}
+    assert seals.seal_new_entries(timezone.now() + seals.QUIET) is not None
     assert verify(full=True).problems == ()
 
 
@@ -311,13 +311,13 @@ def test_an_entry_that_is_seen_late_is_sealed_late(site):
     AuditEntry.objects.bulk_create([AuditEntry(**fields)])
     made = seal()
     assert made is not None
-    assert seals.heads_of(made)["web:3"] == (1, last.head)
+    assert seals.read_chain_heads(made)["web:3"] == (1, last.head)
 
 
 @pytest.mark.django_db(transaction=True)
 def test_of_clocks_that_seal_at_once_one_does(live_db):
     sealed_anew()
-    audit.record(kind="test", actor="ann", subject="x")
+    audit.record_entry(kind="test", actor="ann", subject="x")
     made: list[AuditSeal | None] = []
     errors: list[BaseException] = []
     start = threading.Barrier(4)

@@ -27,7 +27,7 @@ from mcpregistry.models import (
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.definitions import decisions, observe
-from mcpregistry.services.policy.explain import Why, find_tool, why
+from mcpregistry.services.policy.explain import Why, explain_decision, find_tool
 from mcpregistry.services.policy.rules import save_rule
 
 pytestmark = pytest.mark.django_db
@@ -47,7 +47,7 @@ def tool() -> Tool:
     decisions.approve_waiting(server=server, actor=ACTOR)
     agent = agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
     agents.save_endpoint(endpoint=Endpoint(slug="default"), actor=ACTOR)
-    grants.grant(agent=agent, server=server, actor=ACTOR)
+    grants.grant_access(agent=agent, server=server, actor=ACTOR)
     User.objects.create(username="eve").groups.add(Group.objects.get(name="approver"))
     return find_tool("bank::pay")
 
@@ -56,7 +56,7 @@ def ask(tool: Tool, arguments: dict[str, Any] | None = None) -> Why:
     """As the page does, and what it says of the list must be what hosts see."""
     agent = Agent.objects.get(slug="ann")
     endpoint = Endpoint.objects.get(slug="default")
-    found = why(
+    found = explain_decision(
         agent=agent,
         endpoint=endpoint,
         tool=find_tool(str(tool)),
@@ -268,7 +268,7 @@ def test_a_resource_is_shown_by_its_uri(tool: Tool):
     grants.save_grant(
         grant=Grant(agent=agent, server=tool.server, kind="resource", uri="docs://*"), actor=ACTOR
     )
-    found = why(
+    found = explain_decision(
         agent=agent,
         endpoint=endpoint,
         tool=find_tool("bank::resource:docs://guide"),

@@ -36,13 +36,13 @@ class Heard:
 def overhear(monkeypatch: pytest.MonkeyPatch) -> list[Heard]:
     """Every request to scripted servers from now on."""
     heard: list[Heard] = []
-    original = ScriptedModels._http
+    original = ScriptedModels._serve_http
 
     async def spy(self: ScriptedModels, scope: dict[str, Any], body: bytes, send: Any) -> None:
         heard.append(Heard(scope["path"], dict(scope["headers"]), json.loads(body or b"{}")))
         await original(self, scope, body, send)
 
-    monkeypatch.setattr(ScriptedModels, "_http", spy)
+    monkeypatch.setattr(ScriptedModels, "_serve_http", spy)
     return heard
 
 
@@ -78,7 +78,7 @@ class Bench:
     ) -> LanguageModel:
         """A model and its script."""
         scenario = {"turns": list(turns), "repeat": repeat} | ({"final": final} if final else {})
-        self.models.script = self.models.script.merged(load({name: scenario}))
+        self.models.script = self.models.script.merge(load({name: scenario}))
         facts = {
             "input_price": "1",
             "output_price": "5",
@@ -103,7 +103,7 @@ class Bench:
         facts = {"max_seconds": int(4 * HANG_LIMIT)} | facts
         expert = experts.save_expert(expert=ExpertTool(**facts), targets=targets, actor=ACTOR)
         for server in uses:
-            grants.grant(agent=expert.agent, server=server, actor=ACTOR)
+            grants.grant_access(agent=expert.agent, server=server, actor=ACTOR)
         return expert
 
     def start(self, text: str = "why?", expert: str = "expert") -> Run:
@@ -154,7 +154,7 @@ async def call(
     arguments: dict[str, Any] | None = None,
     **facts: Any,
 ) -> CallOutcome:
-    catalogue = here.engine.catalogue("default", agent)
+    catalogue = here.engine.get_catalogue("default", agent)
     return await here.engine.call(
         CallRequest(catalogue, name, arguments or {"text": "hello"}, "http", **facts)
     )

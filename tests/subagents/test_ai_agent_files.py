@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mcpregistry.services.exchange.exporting import export_config
-from mcpregistry.services.exchange.importing import Outcome, import_file
+from mcpregistry.services.exchange.importing import ImportOutcome, import_file
 from subagents.models import LanguageModel, Provider
-from subagents.runs.targets import target_for
+from subagents.runs.targets import build_target
 from subagents.services import providers
 from tests.domain.formats.samples import sample
 
@@ -21,7 +21,7 @@ SECRET = "sk-5ecre7"
 RAW = sample("ai-agent/ai-agent.json")
 
 
-def take(data: dict[str, Any], **options: Any) -> Outcome:
+def take(data: dict[str, Any], **options: Any) -> ImportOutcome:
     return import_file(
         raw=json.dumps({"mcpServers": {}} | data).encode(),
         path=".ai-agent.json",
@@ -87,7 +87,7 @@ def test_the_defaults_are_in_every_request() -> None:
         {"providers": {"openai": {"apiKey": SECRET, "models": models}}, "defaults": defaults}
     ).saved
     model = LanguageModel.objects.get()
-    target = target_for(model.pk, temperature=0.0, at_most=60)
+    target = build_target(model.pk, temperature=0.0, at_most=60)
     assert (target.temperature, target.timeout, target.key) == (0.3, 1.5, SECRET)
     assert target.options == {"top_p": 0.9, "parallel_tool_calls": False, "seed": 7}
     assert model.buffer_tokens == 1000
@@ -98,7 +98,7 @@ def test_overrides_are_sent_in_the_providers_spelling_and_the_output_limit_is_th
     given = {"providers": {"openai": {"apiKey": SECRET, "models": models}}}
     assert take(given).saved
     model = LanguageModel.objects.get()
-    target = target_for(model.pk, temperature=0.0, at_most=60)
+    target = build_target(model.pk, temperature=0.0, at_most=60)
     assert (target.options, target.max_output, model.max_output) == ({"top_p": 0.8}, 900, 900)
     assert given_back()["providers"]["openai"]["models"] == models
 
@@ -152,7 +152,7 @@ def test_another_key_is_a_conflict_that_shows_neither() -> None:
     take({"providers": {"openai": {"apiKey": SECRET}}})
     outcome = take({"providers": {"openai": {"apiKey": SECRET + "x"}}})
     assert [note.pointer for note in outcome.refused] == ["/providers/openai"]
-    assert SECRET not in str(outcome.notes) + outcome.diff()
+    assert SECRET not in str(outcome.notes) + outcome.format_diff()
     assert take({"providers": {"openai": {"apiKey": SECRET + "x"}}}, on_conflict="replace").saved
     assert Provider.objects.get().key == SECRET + "x"
 

@@ -24,7 +24,7 @@ from django.utils import timezone
 from mcpregistry.models import AuditEntry
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.models import ExpertTool, LanguageModel, Provider, Run, TracedRequest, Turn
-from subagents.runs.views import view
+from subagents.runs.run_views import view
 from subagents.services import experts
 from tests.subagents.kit import ready_provider
 from tests.waiting import HANG_LIMIT, eventually

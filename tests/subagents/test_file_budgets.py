@@ -21,7 +21,7 @@ from mcpregistry.services.exchange.importing import import_file
 from mcpregistry.services.records import chains
 from mcpregistry.services.servers.lifecycle import confirm_launch
 from subagents.models import ExpertTool, Provider
-from subagents.services.exchange import serving
+from subagents.services.exchange import served_experts
 from tests.subagents.kit import confirmed
 
 pytestmark = pytest.mark.django_db
@@ -84,7 +84,7 @@ class Start:
             labels = frozenset(f"tool/{name}" for name in self.experts)
             agent = Agent.objects.get(slug="host")
             endpoint = Endpoint.objects.get(slug=self.server)
-            assert serving.serve(labels, agent=agent, endpoint=endpoint, actor="test") == []
+            assert served_experts.serve(labels, agent=agent, endpoint=endpoint, actor="test") == []
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_what_is_taken_together_is_audited_and_remembered_one_by_one(
     assert {kind: kinds[kind] for kind in every} == dict.fromkeys(every, FEW) | {
         "grant.created": 2 * FEW - 1
     }
-    assert list(chains.verify()) == []
+    assert list(chains.verify_chains()) == []
     for tool in Tool.objects.all():
         assert [row.pinned_id for row in tool.history.all()] == [tool.pinned_id, None]
         assert tool.pinned_id == tool.latest_id

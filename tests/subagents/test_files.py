@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from mcpregistry.domain.caller_rights import grant_all_rights
 from mcpregistry.domain.formats import text
-from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import Agent, Endpoint, Grant, ImportedFile, Server, Tool
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.exchange.exporting import export_config
-from mcpregistry.services.exchange.importing import Outcome, import_file
-from mcpregistry.services.exchange.watch import Followed
+from mcpregistry.services.exchange.followed_file import FollowedFile
+from mcpregistry.services.exchange.importing import ImportOutcome, import_file
 from mcpregistry.services.servers.lifecycle import confirm_launch
 from subagents.models import ExpertTool, LanguageModel, Provider
 from subagents.services import experts, providers
@@ -44,7 +44,7 @@ def config(*tools: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"mcps": {"fs": {"command": "fs", "args": []}}, "tools": list(tools)} | more
 
 
-def take(data: dict[str, Any], *, extended: bool = True, **options: Any) -> Outcome:
+def take(data: dict[str, Any], *, extended: bool = True, **options: Any) -> ImportOutcome:
     format_name = "slipsnisse-extended" if extended else "slipsnisse"
     return import_file(
         raw=json.dumps(data).encode(),
@@ -57,7 +57,7 @@ def take(data: dict[str, Any], *, extended: bool = True, **options: Any) -> Outc
     )
 
 
-def read(path: Path, name: str = "") -> Outcome:
+def read(path: Path, name: str = "") -> ImportOutcome:
     return import_file(
         raw=path.read_bytes(),
         path=path.name,
@@ -76,7 +76,7 @@ def known(*names: str) -> Server:
     return Server.objects.get(slug="fs")
 
 
-def actions(outcome: Outcome) -> dict[str, str]:
+def actions(outcome: ImportOutcome) -> dict[str, str]:
     return {change.label: change.action for change in outcome.changes}
 
 
@@ -234,7 +234,7 @@ def test_an_edit_made_here_shows_in_the_file() -> None:
     (written,) = export_config(format_name="slipsnisse-extended", actor="test").data["tools"]
     assert written["internal_tools"] == {"fs": ["read", "stat"]}
     assert (written["max_steps"], written["colour"]) == (4, "blue")
-    experts.delete_expert(expert=expert, actor="test", rights=all_rights)
+    experts.delete_expert(expert=expert, actor="test", rights=grant_all_rights)
     assert export_config(format_name="slipsnisse-extended", actor="test").data["tools"] == []
 
 
@@ -293,7 +293,7 @@ def test_a_file_that_holds_a_secret_is_refused_without_quoting_it(extra: dict[st
 
 def test_a_dry_run_shows_tools_and_providers_and_hides_headers() -> None:
     data = config(tool(), providers={"google": {"kind": "google", "headers": {"X-Team": "blue"}}})
-    diff = take(data, save=False).diff()
+    diff = take(data, save=False).format_diff()
     assert "+++ file/tool/t" in diff
     assert "+++ file/provider/google" in diff
     assert "X-Team: (hidden)" in diff
@@ -302,11 +302,11 @@ def test_a_dry_run_shows_tools_and_providers_and_hides_headers() -> None:
 
 
 def test_a_watched_file_switches_off_what_it_no_longer_names() -> None:
-    followed = Followed("test")
-    followed.after(take(config(tool(), tool(name="u"))))
-    assert followed.after(take(config(tool()))) == ["u is no longer in the file: disabled."]
+    followed = FollowedFile("test")
+    followed.follow_import(take(config(tool(), tool(name="u"))))
+    assert followed.follow_import(take(config(tool()))) == ["u is no longer in the file: disabled."]
     assert not ExpertTool.objects.get(name="u").enabled
-    assert followed.after(take(config(tool(), tool(name="u")))) == [
+    assert followed.follow_import(take(config(tool(), tool(name="u")))) == [
         "u is in the file again: enabled."
     ]
     assert ExpertTool.objects.get(name="u").enabled

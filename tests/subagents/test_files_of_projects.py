@@ -13,8 +13,8 @@ import yaml
 
 from mcpregistry.models import Agent, Credential, Endpoint, ImportedFile, Server, Tool
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.services.exchange import trusted
-from mcpregistry.services.exchange.trusted import Refused, Served, serve_file
+from mcpregistry.services.exchange import trusted_files
+from mcpregistry.services.exchange.trusted_files import FileRefusedError, Served, serve_file
 from mcpregistry.services.servers import lifecycle
 from subagents.models import ExpertTool, LanguageModel, Provider
 from tests.fakes.stage import listed
@@ -96,7 +96,7 @@ def test_a_first_start_that_fails_leaves_nothing_and_the_next_one_works(
     live_db: None, tmp_path: Path, broken: dict[str, Any]
 ) -> None:
     before = everything()
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(FileRefusedError) as refused:
         served(write(tmp_path, broken, "expert", "log"))
     assert everything() == before
     is_ended = "FAKE_CRASH" in broken.get("env", {})
@@ -112,7 +112,7 @@ def test_a_later_start_that_fails_leaves_what_was_there(live_db: None, tmp_path:
     served(file)
     before = everything()
     write(tmp_path, git("log", program="crash", FAKE_CRASH="start"), "expert", "log")
-    with pytest.raises(Refused):
+    with pytest.raises(FileRefusedError):
         served(file)
     assert everything() == before
     write(tmp_path, git("log"), "expert", "log")
@@ -125,8 +125,10 @@ def test_a_first_start_that_was_killed_is_completed_by_the_next(
     """After the import, so that nothing could be taken back."""
     file = write(tmp_path, git("log"), "expert", "log")
     with monkeypatch.context() as patched:
-        patched.setattr(trusted._Made, "take_back", lambda *_: None)
-        patched.setattr(trusted, "ask_servers", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(trusted_files._Made, "take_back", lambda *_: None)
+        patched.setattr(
+            trusted_files, "ask_servers", lambda _: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             served(file)
     assert Provider.objects.get().draft_problem() is not None

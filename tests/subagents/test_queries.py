@@ -11,7 +11,7 @@ from django.utils import timezone
 from mcpregistry.models import Invocation
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import ExpertTool, LanguageModel, Run, ToolCall
-from subagents.queries import expert_figures
+from subagents.queries import compute_expert_figures
 from subagents.services import experts, runs
 from tests.services.rows import ended
 from tests.subagents.admin.test_pages import client_as
@@ -82,7 +82,7 @@ class Asked:
 
     @property
     def figures(self) -> tuple[int, int]:
-        found = expert_figures(self.expert)
+        found = compute_expert_figures(self.expert)
         return found["gone_itself"], found["given"]
 
 
@@ -160,4 +160,4 @@ def test_it_is_told_on_the_tools_page_and_in_rest_in_no_more_questions(
     figures = viewer.get("/api/v1/experts/digest").json()["figures"]
     assert (figures["gone_itself"], figures["given"]) == (3, 3)
     with django_assert_max_num_queries(5):
-        expert_figures(asked.expert)
+        compute_expert_figures(asked.expert)

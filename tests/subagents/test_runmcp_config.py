@@ -28,7 +28,7 @@ from mcpregistry.services.definitions import observe
 from mcpregistry.services.servers import lifecycle
 from subagents.domain.lifecycle import RunState
 from subagents.llm.scripted.app import ScriptedModels
-from subagents.llm.scripted.running import running
+from subagents.llm.scripted.local_server import run_server
 from subagents.llm.scripted.script import load
 from subagents.models import ExpertTool, Provider, Run, ToolCall
 from tests import forkserver
@@ -102,7 +102,7 @@ def endless(live_db: None) -> Iterator[None]:
 @contextlib.contextmanager
 def provided(turns: list[dict[str, Any]]) -> Iterator[ScriptedModels]:
     models = ScriptedModels(load({MODEL: {"turns": turns}}))
-    with running(models) as base:
+    with run_server(models) as base:
         ready_provider("google", base_url=f"{base}/v1")
         yield models
 

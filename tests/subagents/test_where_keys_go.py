@@ -15,10 +15,10 @@ from mcpregistry.models import AuditEntry
 from mcpregistry.services.exchange.importing import import_file
 from subagents.domain.destination import fingerprint
 from subagents.llm.scripted.app import ScriptedModels
-from subagents.llm.scripted.running import running
+from subagents.llm.scripted.local_server import run_server
 from subagents.llm.scripted.script import load
 from subagents.models import ExpertTool, LanguageModel, Provider, Run
-from subagents.runs import probing
+from subagents.runs import provider_probe
 from subagents.services import experts, providers, runs
 from tests.subagents.admin.test_pages import client_as
 from tests.subagents.kit import Heard, confirmed, overhear
@@ -34,7 +34,7 @@ LIST = "/admin/subagents/provider/"
 @pytest.fixture
 def listener() -> Iterator[str]:
     """The attacker's, which answers like a provider."""
-    with running(
+    with run_server(
         ScriptedModels(load({"m": {"turns": [{"text": "thanks"}], "repeat": True}}))
     ) as base:
         yield f"{base}/v1"
@@ -73,7 +73,7 @@ def after_a_test(provider: Provider) -> Provider:
     provider.refresh_from_db()
     with pytest.raises(Conflict, match=DRAFT):
         providers.request_test(provider=provider, actor="user:op")
-    asyncio.run(probing.probe(provider.pk, provider.models.get().pk))
+    asyncio.run(provider_probe.probe(provider.pk, provider.models.get().pk))
     provider.refresh_from_db()
     return provider
 
@@ -282,7 +282,7 @@ def test_no_option_and_no_override_says_where_a_request_goes(
     for rows, name in ((Provider.objects, "options"), (LanguageModel.objects, "overrides")):
         rows.update(**{name: json.loads(text)})
         confirmed(Provider.objects.get())
-        asyncio.run(probing.probe(provider.pk, model.pk))
+        asyncio.run(provider_probe.probe(provider.pk, model.pk))
         provider.refresh_from_db()
         assert "is a draft" in provider.test_error, name
         assert next(iter(option)) in provider.test_error

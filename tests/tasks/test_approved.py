@@ -14,14 +14,14 @@ from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
 from mcpregistry import tasks
-from mcpregistry.domain.calls.binding import binding_of
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.calls.binding import compute_binding
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Terms
-from mcpregistry.domain.policy.risk import Level, Risk
+from mcpregistry.domain.policy.risk import Risk, RiskLevel
 from mcpregistry.models import ApprovalRequest, Configuration, Invocation, Tool
 from mcpregistry.services.approvals import held_calls, votes
-from mcpregistry.services.approvals.held_calls import Ticket
-from mcpregistry.services.configuration.dispatch import wake
+from mcpregistry.services.approvals.held_calls import HeldCallTicket
+from mcpregistry.services.configuration.dispatch import wake_worker
 from mcpregistry.services.tasks.host_tasks import TaskWish
 from mcpregistry.services.upkeep.invariants import calls
 from tests.calls.conftest import add_server, tool
@@ -29,8 +29,13 @@ from tests.fakes.journals import called
 from tests.waiting import HANG_LIMIT, eventually
 
 pytestmark = pytest.mark.e2e
-HIGH = Risk(Level.HIGH, False, True, True)
-ENDED = [State.SUCCEEDED, State.TOOL_ERROR, State.NOT_SENT, State.UNKNOWN]
+HIGH = Risk(RiskLevel.HIGH, False, True, True)
+ENDED = [
+    InvocationState.SUCCEEDED,
+    InvocationState.TOOL_ERROR,
+    InvocationState.NOT_SENT,
+    InvocationState.UNKNOWN,
+]
 AS_TASK = TaskWish(ttl_ms=600_000, poll_ms=1000)
 
 
@@ -64,7 +69,9 @@ def sent(journal: Path) -> list[Any]:
     return [params["arguments"]["n"] for params in called(journal)]
 
 
-def ask(number: int, *, task: TaskWish | None = AS_TASK, terms: Terms = DEFAULT_TERMS) -> Ticket:
+def ask(
+    number: int, *, task: TaskWish | None = AS_TASK, terms: Terms = DEFAULT_TERMS
+) -> HeldCallTicket:
     """As a host's call leaves it: pending, and its caller polls a task (or has gone)."""
     tool_row = Tool.objects.select_related("server", "pinned").get()
     arguments = json.dumps({"n": number}, separators=(",", ":"))
@@ -89,7 +96,7 @@ def ask(number: int, *, task: TaskWish | None = AS_TASK, terms: Terms = DEFAULT_
         "arguments": arguments,
         "outcome": "ask",
         "origin": "http",
-        "binding": binding_of(**facts, fingerprint=terms.fingerprint),
+        "binding": compute_binding(**facts, fingerprint=terms.fingerprint),
         "writer": "web:1",
         "received_at": timezone.now(),
     }
@@ -98,7 +105,7 @@ def ask(number: int, *, task: TaskWish | None = AS_TASK, terms: Terms = DEFAULT_
     )
 
 
-def approve(ticket: Ticket, user: User, *, seconds_ago: float = 0) -> None:
+def approve(ticket: HeldCallTicket, user: User, *, seconds_ago: float = 0) -> None:
     now = timezone.now() - timedelta(seconds=seconds_ago)
     votes.vote(request_id=ticket.id, user=user, approve=True, via="web", now=now)
 
@@ -111,7 +118,7 @@ def ended(count: int) -> list[Invocation]:
 
 
 def broken(*, but: str = "") -> list[str]:
-    found = calls.check(timezone.now(), strict=True)
+    found = calls.check_invariants(timezone.now(), strict=True)
     return [
         f"{each.rule} {each.examples}" for each in found if each.violations and each.rule != but
     ]
@@ -126,7 +133,7 @@ def test_an_approval_wakes_the_worker_which_runs_the_call(journal: Path, bob: Us
     ticket = ask(1)
     approve(ticket, bob)
     (call,) = eventually(lambda: ended(1))
-    assert (call.state, sent(journal)) == (State.SUCCEEDED, [1])
+    assert (call.state, sent(journal)) == (InvocationState.SUCCEEDED, [1])
     kept = json.loads(ApprovalRequest.objects.get().result)
     assert kept["structuredContent"]["arguments"] == {"n": 1}
     assert broken(but=CUT) == []
@@ -136,16 +143,16 @@ def test_an_approval_wakes_the_worker_which_runs_the_call(journal: Path, bob: Us
 def test_a_lost_message_and_a_doubled_one_do_no_harm(
     journal: Path, bob: User, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(votes, "wake", lambda *_: False)  # the broker was away
+    monkeypatch.setattr(votes, "wake_worker", lambda *_: False)  # the broker was away
     ticket = ask(1)
     approve(ticket, bob, seconds_ago=5)
     for _ in range(5):
-        wake("run_ready")
+        wake_worker("run_ready")
     eventually(lambda: ended(1))
-    wake("run_ready")
-    wake("run_approved", ticket.call_id)
+    wake_worker("run_ready")
+    wake_worker("run_approved", ticket.call_id)
     approve(ask(2), bob)
-    wake("run_approved", f"{2:032x}")
+    wake_worker("run_approved", f"{2:032x}")
     eventually(lambda: ended(2))
     assert sorted(sent(journal)) == [1, 2]
     assert broken(but=CUT) == []
@@ -158,7 +165,7 @@ def test_what_was_rejected_or_is_pending_is_never_run_whoever_is_woken(journal: 
     done = ask(3)
     votes.vote(request_id=rejected.id, user=bob, approve=False, via="web")
     for ticket in (pending, rejected):
-        wake("run_approved", ticket.call_id)
+        wake_worker("run_approved", ticket.call_id)
     approve(done, bob)
     eventually(lambda: ended(1))
     assert sent(journal) == [3]

@@ -53,11 +53,11 @@ def test_servers_that_hang_keep_nobody_waiting_and_are_checked_once_at_a_time():
     hanging = [confirmed(f"mute{number}", command=MUTE, connect_timeout=600) for number in range(6)]
     with worker.running(child_env(), "hanging"):
         for _ in range(3):
-            dispatch.wake("check_due_servers")
+            dispatch.wake_worker("check_due_servers")
         eventually(lambda: len(with_words("mute.py")) >= worker_shares.FAILING)
         echo = request_test(server=confirmed("echo"), actor="user:ann")
         assert _finished(echo).verdict == "passed"
-        dispatch.wake("check_due_servers")
+        dispatch.wake_worker("check_due_servers")
         assert _finished(request_test(server=echo.server, actor="user:ann")).verdict == "passed"
         checked = Server.objects.filter(check_until__isnull=False)
         assert checked.count() == worker_shares.FAILING

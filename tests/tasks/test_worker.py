@@ -53,9 +53,9 @@ def test_a_worker_says_which_variables_it_does_not_pass_on(monkeypatch):
     """``runmcp --config`` refuses a file whose keys it sees and the site's worker does not."""
     monkeypatch.setattr(own_worker, "_PING_SECONDS", 5.0)  # a starved worker answers late
     # none where it is later still
-    unseen = eventually(lambda: own_worker.unseen_by_the_site(["HOME", "OAI_KEY"]))
+    unseen = eventually(lambda: own_worker.list_unseen_variables(["HOME", "OAI_KEY"]))
     assert unseen == ["HOME", "OAI_KEY"]
-    assert own_worker.unseen_by_the_site([]) == []
+    assert own_worker.list_unseen_variables([]) == []
 
 
 @pytest.mark.one_database

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mcpregistry.worker_runtime import Part, WorkerRuntime
+from mcpregistry.worker_runtime import RuntimePart, WorkerRuntime
 from tests.waiting import HANG_LIMIT
 
 
@@ -33,7 +33,7 @@ def test_many_threads_that_ask_at_once_get_the_same_one():
         made.append(Thing("one", []))
         return made[0]
 
-    part = Part(make)
+    part = RuntimePart(make)
 
     def ask() -> Thing:
         together.wait(HANG_LIMIT)
@@ -51,7 +51,7 @@ def test_who_makes_work_for_others_is_closed_before_them_and_one_that_fails_keep
     runtime = WorkerRuntime()
     runs = runtime.before_calls(lambda: Thing("runs", closed, fails=failing == "runs"))
     for name in ("calls", "shares", "deliverer"):
-        part = Part(lambda name=name: Thing(name, closed, fails=name == failing))
+        part = RuntimePart(lambda name=name: Thing(name, closed, fails=name == failing))
         setattr(runtime, name, part)
         part.get()
     runs.get()

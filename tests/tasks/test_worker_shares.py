@@ -11,10 +11,10 @@ import pytest
 from django.db import OperationalError
 
 from mcpregistry import worker_shares
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.domain.installs.reasons import INTERRUPTED
 from mcpregistry.models import Install
-from mcpregistry.services.installs import requests, work
+from mcpregistry.services.installs import install_work, requests
 from mcpregistry.worker_shares import Share, Shares
 from tests.waiting import HANG_LIMIT, eventually, until
 
@@ -102,7 +102,7 @@ async def test_a_share_that_is_closed_takes_nothing_more_and_ends_with_its_work(
     share.look()
     await until(lambda: rows.begun == [0])
     share.close()
-    ended = asyncio.ensure_future(share.ended())
+    ended = asyncio.ensure_future(share.wait_until_idle())
     rows.ends[0].set_result(None)
     await ended
     share.look()
@@ -116,15 +116,15 @@ def test_worker_that_stops_gives_its_installations_back(
     begun = threading.Event()
     ending = threading.Event()
 
-    def resolve(job: work.Job) -> dict[str, object]:
+    def resolve(job: install_work.Job) -> dict[str, object]:
         begun.set()
         ending.wait(HANG_LIMIT)
         raise INTERRUPTED
 
-    monkeypatch.setattr(work, "_resolve", resolve)
-    monkeypatch.setattr(requests, "wake", lambda *_: True)
+    monkeypatch.setattr(install_work, "_resolve", resolve)
+    monkeypatch.setattr(requests, "wake_worker", lambda *_: True)
     install = Install.objects.create(
-        ecosystem="npm", package="a", requested_by="test", state_at=database_now()
+        ecosystem="npm", package="a", requested_by="test", state_at=read_database_now()
     )
     shares = Shares()
     shares.look_for_installs()

@@ -11,8 +11,8 @@ import psutil
 import redis
 from django.conf import settings
 
-from controlplane import embedded
-from controlplane.children import stop
+from controlplane import embedded_broker
+from controlplane.child_processes import stop
 from mcpregistry.services.configuration import dispatch
 from tests import forkserver
 from tests.waiting import HANG_LIMIT, eventually
@@ -54,7 +54,7 @@ def ticking(task: str) -> Iterator[None]:
 
     def tick() -> None:
         while not ended.wait(settings.TICKS[task]):
-            dispatch.send(task)
+            dispatch.send_task(task)
 
     clock = threading.Thread(target=tick, name="clock")
     clock.start()
@@ -67,10 +67,10 @@ def ticking(task: str) -> Iterator[None]:
 
 def queued_messages() -> list[bytes]:
     """What waits in the broker, as it is written there."""
-    with redis.Redis(unix_socket_path=str(embedded.socket_path(settings.VAR_DIR))) as client:
+    with redis.Redis(unix_socket_path=str(embedded_broker.socket_path(settings.VAR_DIR))) as client:
         return list(client.lrange("celery", 0, -1))  # type: ignore[arg-type]
 
 
 def empty_broker() -> None:
-    with redis.Redis(unix_socket_path=str(embedded.socket_path(settings.VAR_DIR))) as client:
+    with redis.Redis(unix_socket_path=str(embedded_broker.socket_path(settings.VAR_DIR))) as client:
         client.flushall()

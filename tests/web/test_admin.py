@@ -272,6 +272,8 @@ def test_a_person_writes_in_a_conversation_and_the_answer_appears_by_itself(
     expect(said).to_have_count(1)
     expect(said).to_contain_text("in this release?")
     page.fill("#text", "half a sentence")
-    messages.say(conversation=row, kind=MessageKind.OUT, text="<i>Much</i>", author="agent:local")
+    messages.add_message(
+        conversation=row, kind=MessageKind.OUT, text="<i>Much</i>", author="agent:local"
+    )
     expect(said.nth(1)).to_contain_text("<i>Much</i>")
     expect(page.locator("#text")).to_have_value("half a sentence")

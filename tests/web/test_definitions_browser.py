@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Tool
 from mcpregistry.services.definitions import decisions, observe
 from tests.fakes.hostile import POLYGLOTS
@@ -131,4 +131,4 @@ def test_hostile_definitions_never_run_and_never_hide_the_facts(
     assert seen.count("Approve\n") >= 26
     squeezed = "".join(seen.split())
     for number, text in enumerate(POLYGLOTS):
-        assert "".join(printable(f"{number}{text}", 200).split())[:150] in squeezed
+        assert "".join(show_invisible_characters(f"{number}{text}", 200).split())[:150] in squeezed

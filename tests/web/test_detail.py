@@ -13,8 +13,8 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.utils import timezone
 
-from mcpregistry.domain.calls.arguments import sha256
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.calls.arguments import hash_stored_text
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import (
     Agent,
     ApprovalRequest,
@@ -71,10 +71,10 @@ def test_who_asked_is_named_and_gets_no_form(client_of: ClientOf):
     assert "You requested this call, so another approver must decide." in plain(page)
     assert 'name="do"' not in page
     forged = form_tokens.sign(
-        form_tokens.Rendering({held.pk: requests.arguments_hash(held)}, True), asked
+        form_tokens.FormRendering({held.pk: requests.hash_current_arguments(held)}, True), asked
     )
     assert client.post(address(held), {"token": forged, "do": "approve"}).status_code == 403
-    assert state(held) == State.PENDING
+    assert state(held) == InvocationState.PENDING
 
 
 def test_the_facts_come_from_the_stored_record(client_of: ClientOf):
@@ -95,14 +95,14 @@ def test_the_facts_come_from_the_stored_record(client_of: ClientOf):
         "tool.name == &quot;git_push&quot;",
         "0 of 2 approvals",
         "origin main",
-        sha256(held.call.arguments),
+        hash_stored_text(held.call.arguments),
         f"{len(held.call.arguments)} characters",
         "not estimated",
         "Trust me.",
     ):
         # Words of a command stand apart in the page.
         assert fact in page, fact
-    assert page.index(sha256(held.call.arguments)) < page.index("Trust me.")
+    assert page.index(hash_stored_text(held.call.arguments)) < page.index("Trust me.")
 
 
 def test_an_operators_estimate_of_energy_and_cost_is_shown_as_one(client_of: ClientOf):
@@ -188,14 +188,14 @@ def test_an_approval_runs_the_call_and_is_counted_once(client_of: ClientOf, woke
         address(held), {"token": used, "do": "approve", "reason": "fine"}, follow=True
     )
     assert "Approved git_push" in answer.content.decode()
-    assert state(held) == State.READY
+    assert state(held) == InvocationState.READY
     vote = ApprovalVote.objects.get()
     assert (vote.name, vote.approve, vote.reason, vote.via) == ("approver", True, "fine", "web")
     again = client.post(address(held), {"token": used, "do": "deny", "reason": "no"})
     assert again.status_code == 409
     assert "Your decision was not saved" in again.content.decode()
     assert ApprovalVote.objects.count() == 1
-    assert state(held) == State.READY
+    assert state(held) == InvocationState.READY
 
 
 def test_a_rejection_needs_a_reason_and_gives_it_to_the_agent(client_of: ClientOf):
@@ -204,9 +204,9 @@ def test_a_rejection_needs_a_reason_and_gives_it_to_the_agent(client_of: ClientO
     answer = decide(client, held, "deny", reason="  ")
     assert answer.status_code == 422
     assert "A reason is required to reject a call" in answer.content.decode()
-    assert state(held) == State.PENDING
+    assert state(held) == InvocationState.PENDING
     decide(client, held, "deny", reason="Not on Fridays.")
-    assert state(held) == State.REJECTED
+    assert state(held) == InvocationState.REJECTED
     assert "Not on Fridays" in ApprovalRequest.objects.get(pk=held.pk).call.reason
 
 
@@ -240,9 +240,9 @@ def test_a_form_shown_before_an_edit_does_not_approve_the_edit(client_of: Client
     page = plain(answer.content.decode())
     assert "evil" in page
     assert "compared with the agent's original request" in page
-    assert state(held) == State.PENDING
+    assert state(held) == InvocationState.PENDING
     assert decide(second, held, "approve").status_code == 302
-    assert state(held) == State.READY
+    assert state(held) == InvocationState.READY
 
 
 @pytest.mark.parametrize("bad", ["", "forged", "a:b:c"])
@@ -252,7 +252,7 @@ def test_a_token_that_is_not_ours_decides_nothing(client_of: ClientOf, bad: str)
         client_of("approver").post(address(held), {"token": bad, "do": "approve"}).status_code
         == 409
     )
-    assert state(held) == State.PENDING
+    assert state(held) == InvocationState.PENDING
 
 
 def test_a_token_is_for_one_person_and_one_call(client_of: ClientOf):
@@ -272,7 +272,7 @@ def test_a_form_without_its_csrf_token_is_refused(people: Site):
     client.force_login(people.people["approver"])
     shown = token(seen(client, address(held)))
     assert client.post(address(held), {"token": shown, "do": "approve"}).status_code == 403
-    assert state(held) == State.PENDING
+    assert state(held) == InvocationState.PENDING
 
 
 def test_an_edit_is_checked_kept_and_told(client_of: ClientOf):
@@ -288,10 +288,10 @@ def test_an_edit_is_checked_kept_and_told(client_of: ClientOf):
         assert answer.status_code == 422
         assert problem in answer.content.decode()
         assert typed.replace('"', "&quot;") in answer.content.decode()
-        assert state(held) == State.PENDING
+        assert state(held) == InvocationState.PENDING
     assert decide(client, held, "edit", arguments='{\n  "query": "develop"\n}').status_code == 302
     after = ApprovalRequest.objects.select_related("call").get(pk=held.pk)
-    assert (after.edited, after.call.state) == ('{"query":"develop"}', State.READY)
+    assert (after.edited, after.call.state) == ('{"query":"develop"}', InvocationState.READY)
     assert "compared with the agent's original request" in seen(client, address(held))
 
 
@@ -334,17 +334,17 @@ def test_huge_arguments_are_folded_and_only_whole_ones_can_be_approved(client_of
     answer = client.post(address(held), {"token": token(folded), "do": "approve"})
     assert answer.status_code == 409
     assert "not seen all of the arguments" in plain(answer.content.decode())
-    assert state(held) == State.PENDING
+    assert state(held) == InvocationState.PENDING
     whole = f"{address(held)}?all=1"
     assert "THE-END" in seen(client, whole)
     assert decide(client, held, "approve", at=whole).status_code == 302
-    assert state(held) == State.READY
+    assert state(held) == InvocationState.READY
 
 
 def test_folded_arguments_may_be_denied(client_of: ClientOf):
     held = hold(arguments={"query": "x", "more": "A" * 60_000})
     decide(client_of("approver"), held, "deny", reason="too much")
-    assert state(held) == State.REJECTED
+    assert state(held) == InvocationState.REJECTED
 
 
 def test_similar_calls_are_allowed_as_narrowly_as_ticked(client_of: ClientOf):
@@ -377,7 +377,7 @@ def test_a_permit_that_is_not_one_of_ours_is_refused(client_of: ClientOf, form: 
     held = hold(arguments={"branch": "main", "query": "q"})
     whole = {"permit": "on", "pin": ["0"], "lasts": "60", "uses": "3"} | form
     assert decide(client_of("approver"), held, "approve", **whole).status_code == 422
-    assert (Permit.objects.count(), state(held)) == (0, State.PENDING)
+    assert (Permit.objects.count(), state(held)) == (0, InvocationState.PENDING)
 
 
 def test_who_may_not_decide_is_told_why(client_of: ClientOf, people: Site):
@@ -401,12 +401,12 @@ def test_who_may_not_decide_is_told_why(client_of: ClientOf, people: Site):
 def test_a_viewer_who_forges_the_form_is_refused(client_of: ClientOf, people: Site):
     held = hold()
     viewer = client_of("viewer")
-    rendering = form_tokens.Rendering({held.pk: requests.arguments_hash(held)})
+    rendering = form_tokens.FormRendering({held.pk: requests.hash_current_arguments(held)})
     signed = form_tokens.sign(rendering, people.people["viewer"])
     answer = viewer.post(address(held), {"token": signed, "do": "approve"})
     assert answer.status_code == 403
     assert "for the approver role" in answer.content.decode()
-    assert state(held) == State.PENDING
+    assert state(held) == InvocationState.PENDING
 
 
 def test_what_has_changed_since_the_call_was_asked_for_is_said_above_all(client_of: ClientOf):

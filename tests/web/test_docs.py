@@ -13,8 +13,8 @@ from django.urls import reverse
 
 from controlplane.navigation import AREAS
 from mcpregistry.templatetags.error_codes import error_code
+from mcpregistry.web.docs.document_list import entries, render_document
 from mcpregistry.web.docs.error_codes import error_codes
-from mcpregistry.web.docs.library import entries, rendered
 from mcpregistry.web.docs.rendering import address, render
 from mcpregistry.web.docs.search import search
 from tests.fakes.seed import Site
@@ -27,11 +27,12 @@ _LINK = re.compile(r'(?:href|src)="([^"]+)"')
 
 def test_every_link_and_picture_of_every_document_leads_somewhere():
     anchors = {
-        entry.slug: {section.anchor for section in rendered(entry).sections} for entry in entries()
+        entry.slug: {section.anchor for section in render_document(entry).sections}
+        for entry in entries()
     }
     broken = []
     for entry in entries():
-        for target in _LINK.findall(rendered(entry).html):
+        for target in _LINK.findall(render_document(entry).html):
             path, _, anchor = target.partition("#")
             slug = path.removeprefix("/docs/").rstrip("/") or entry.slug
             if path.startswith("/docs/images/"):
@@ -112,7 +113,8 @@ def test_pages_are_for_who_is_logged_in(people: Site, client_of):
 def test_pages_lead_to_what_explains_them(people: Site, client_of):
     admin = client_of("admin")
     anchors = {
-        entry.slug: {section.anchor for section in rendered(entry).sections} for entry in entries()
+        entry.slug: {section.anchor for section in render_document(entry).sections}
+        for entry in entries()
     }
     for name, slug in (
         ("admin:index", "first-hour"),
@@ -130,12 +132,13 @@ def test_pages_lead_to_what_explains_them(people: Site, client_of):
 
 
 def test_what_the_places_name_is_there():
-    from mcpregistry.web.docs import places
+    from mcpregistry.web.docs import page_documents
 
     anchors = {
-        entry.slug: {section.anchor for section in rendered(entry).sections} for entry in entries()
+        entry.slug: {section.anchor for section in render_document(entry).sections}
+        for entry in entries()
     }
-    for place in [*places._ADMIN.values(), *filter(None, places._OTHERS.values())]:
+    for place in [*page_documents._ADMIN.values(), *filter(None, page_documents._OTHERS.values())]:
         slug, _, anchor = place.partition("#")
         assert not anchor or anchor in anchors[slug], place
         assert slug in anchors

@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from controlplane.finding import EACH
+from controlplane.site_search import EACH
 from mcpregistry.models import ApprovalRequest, Invocation, Server
 from tests.admin.conftest import ClientOf, client_of, site  # noqa: F401  a site with calls
 from tests.fakes.held import hold

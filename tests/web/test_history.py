@@ -13,7 +13,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, ApprovalVote, Invocation
 from mcpregistry.queries import approval_figures as queries
 from mcpregistry.services.approvals import held_calls, requests
@@ -60,7 +60,7 @@ def past(people: Site) -> dict[str, ApprovalRequest]:
     )
     decided(rows["too late"], ann, at=now + timedelta(seconds=20))
     Invocation.objects.filter(pk=rows["too late"].call_id).update(
-        state=State.EXPIRED, finished_at=timezone.now()
+        state=InvocationState.EXPIRED, finished_at=timezone.now()
     )
     held_calls.cancel(
         request_id=rows["cancelled"].pk, reason="the host withdrew it", actor="agent:local"
@@ -190,7 +190,7 @@ def decisions(
         request = ApprovalRequest.objects.get(pk=model.pk)
         call.pk = f"{rule}-{who}-{number}"
         request.pk = call.pk
-        call.state = State.SUCCEEDED if yes else State.REJECTED
+        call.state = InvocationState.SUCCEEDED if yes else InvocationState.REJECTED
         call.finished_at = at
         call.save(force_insert=True)
         request.call = call
@@ -219,7 +219,7 @@ def test_figures_count_by_rule_and_by_approver(client_of: ClientOf, people: Site
         people, "old", approved=5, rejected=0, seconds=1, at=timezone.now() - timedelta(days=40)
     )
     hold(rule=None)
-    found = queries.figures(since=timezone.now() - timedelta(days=30))
+    found = queries.compute_figures(since=timezone.now() - timedelta(days=30))
     rules = {each.rule: each for each in found.rules}
     assert set(rules) == {"always", "mixed", "no rule matches"}
     assert (rules["always"].held, rules["always"].rate, rules["always"].seconds) == (30, 1.0, 24.5)
@@ -237,7 +237,7 @@ def test_a_rule_that_is_nearly_always_approved_may_be_relaxed(client_of: ClientO
     decisions(people, "sharp", approved=38, rejected=2, seconds=3)
     relaxed = {
         each.rule
-        for each in queries.figures(since=timezone.now() - timedelta(days=1)).rules
+        for each in queries.compute_figures(since=timezone.now() - timedelta(days=1)).rules
         if each.may_relax
     }
     assert relaxed == {"tired"}
@@ -248,7 +248,7 @@ def test_a_rule_that_is_nearly_always_approved_may_be_relaxed(client_of: ClientO
 def test_what_expired_or_was_withdrawn_is_no_decision(
     client_of: ClientOf, past: dict[str, ApprovalRequest]
 ):
-    total = queries.figures(since=timezone.now() - timedelta(days=1)).total
+    total = queries.compute_figures(since=timezone.now() - timedelta(days=1)).total
     assert (total.held, total.approved, total.rejected) == (6, 2, 1)
     assert (total.expired, total.cancelled, total.void, total.waiting) == (1, 1, 0, 1)
     assert total.rate == pytest.approx(2 / 3)
@@ -271,7 +271,7 @@ def test_figures_ask_the_database_a_fixed_number_of_questions(
     for number in range(6):
         decisions(people, f"rule {number}", approved=2, rejected=1, seconds=5)
     with django_assert_max_num_queries(6):
-        queries.figures(since=timezone.now() - timedelta(days=1))
+        queries.compute_figures(since=timezone.now() - timedelta(days=1))
 
 
 def test_the_votes_of_somebody_who_left_stay_readable(
@@ -284,4 +284,4 @@ def test_the_votes_of_somebody_who_left_stay_readable(
             "votes"
         ]
     )
-    assert requests.arguments_hash(past["waiting"])
+    assert requests.hash_current_arguments(past["waiting"])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.definitions.comparison import readable
-from mcpregistry.domain.text.canonical import canonical, plain
+from mcpregistry.domain.definitions.comparison import format_readable
+from mcpregistry.domain.text.canonical import clean_text, encode_canonical_json
 from mcpregistry.models import (
     Agent,
     ApprovalRequest,
@@ -55,27 +55,29 @@ def poison_all(number: int) -> ApprovalRequest:
     """A held call in which every text that somebody foreign chooses is hostile."""
     text = TEXTS[number]
     more = MORE[number % len(MORE)]
-    rule = PolicyRule.objects.create(name=plain(f"{number} {text}", 200), condition=plain(text))
+    rule = PolicyRule.objects.create(
+        name=clean_text(f"{number} {text}", 200), condition=clean_text(text)
+    )
     arguments = {"query": f"{text} {TRICKS}", text: [text, {more: text}]}
     held = hold(
         arguments=arguments,
         rule=rule,
-        said=plain(f"{text}\n{more}\n{TRICKS}") + "\n" * 500 + "APPROVED BY SECURITY",
+        said=clean_text(f"{text}\n{more}\n{TRICKS}") + "\n" * 500 + "APPROVED BY SECURITY",
     )
     calls = Invocation.objects.filter(pk=held.call_id)
     requests = ApprovalRequest.objects.filter(pk=held.pk)
     calls.update(
-        exposed_name=plain(text, 500),
-        host_name=plain(text, 100),
-        endpoint_slug=plain(text, 63),
-        reason=plain(text),
+        exposed_name=clean_text(text, 500),
+        host_name=clean_text(text, 100),
+        endpoint_slug=clean_text(text, 63),
+        reason=clean_text(text),
     )
-    requests.update(rule_name=plain(text, 200), decided_reason=plain(text))
+    requests.update(rule_name=clean_text(text, 200), decided_reason=clean_text(text))
     ApprovalVote.objects.create(
         request=held,
-        name=plain(text, 150),
+        name=clean_text(text, 150),
         approve=True,
-        reason=plain(text),
+        reason=clean_text(text),
         arguments_hash="",
         via="web",
         at=held.asked_at,
@@ -86,11 +88,11 @@ def poison_all(number: int) -> ApprovalRequest:
 @pytest.fixture
 def poisoned(crowd: Site) -> list[ApprovalRequest]:
     rows = [poison_all(number) for number in range(len(TEXTS))]
-    Server.objects.filter(slug="git").update(command=["sh", *map(plain, TEXTS)])
+    Server.objects.filter(slug="git").update(command=["sh", *map(clean_text, TEXTS)])
     Agent.objects.filter(slug="local").update(name=TEXTS[0])
     for definition in Definition.objects.filter(tool__name="git_push"):
         body = definition.data | {"description": f"{TEXTS[1]} {TRICKS}", "title": TEXTS[2]}
-        Definition.objects.filter(pk=definition.pk).update(body=canonical(body))
+        Definition.objects.filter(pk=definition.pk).update(body=encode_canonical_json(body))
     return rows
 
 
@@ -199,7 +201,9 @@ def test_announcements_of_hostile_names_are_text(window_of: WindowOf, crowd: Sit
     type(root).objects.filter(pk=root.pk).update(username="<img src=x onerror=window.__x=1>")
     root.refresh_from_db()
     votes.vote(request_id=held.pk, user=root, approve=False, reason=TEXTS[1], via="web")
-    eventually(lambda: readable(TEXTS[0]) in window.title())  # first: it says so for ten seconds
+    eventually(
+        lambda: format_readable(TEXTS[0]) in window.title()
+    )  # first: it says so for ten seconds
     window.get_by_text("Nothing is waiting").wait_for()
     window.locator("#announcer", has_text="rejected <script>").wait_for(state="attached")
     unharmed(window, "the queue")

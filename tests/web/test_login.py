@@ -23,7 +23,7 @@ from mcpregistry.services.access.logins import (
     OF_PLACE,
     PACE,
     PERIOD,
-    Attempt,
+    LoginAttempt,
 )
 from mcpregistry.services.upkeep import retention
 
@@ -62,7 +62,7 @@ def guess_at_once(name: str, addresses: Iterable[str], now: datetime | None = No
     """Wrong passwords that are all sent before the first is looked at, without the pages that
     answer them."""
     for address in addresses:
-        Attempt(name, address).begin(now or timezone.now())
+        LoginAttempt(name, address).begin(now or timezone.now())
 
 
 def later(by: timedelta = PERIOD + timedelta(minutes=1)) -> None:
@@ -118,10 +118,10 @@ def test_a_mark_is_of_one_account_and_is_not_forged():
     mark = own.cookies[logins.MARK]
     assert (mark["httponly"], mark["samesite"], mark["path"]) == (True, "Lax", "/admin/login/")
     assert "ann" not in mark.value
-    assert Attempt("ann", HERE, mark.value).known
-    assert not Attempt("bob", HERE, mark.value).known
+    assert LoginAttempt("ann", HERE, mark.value).known
+    assert not LoginAttempt("bob", HERE, mark.value).known
     for forged in (mark.value[:-1], "x", "", mark.value.partition(":")[0]):
-        assert not Attempt("ann", HERE, forged).known
+        assert not LoginAttempt("ann", HERE, forged).known
 
 
 def test_one_address_that_tries_many_accounts_is_stopped_and_known_browsers_are_not():
@@ -136,7 +136,7 @@ def test_one_address_that_tries_many_accounts_is_stopped_and_known_browsers_are_
 
 def test_as_many_as_like_at_once_get_no_more_tries():
     """Counted before the password is looked at."""
-    attempt = Attempt("ann", HERE)
+    attempt = LoginAttempt("ann", HERE)
     now = timezone.now()
     begun = [attempt.begin(now) for _ in range(OF_ACCOUNT + 2)]
     assert [each is None for each in begun] == [True] * OF_ACCOUNT + [False] * 2
@@ -201,9 +201,9 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_one_network_has_its_own_limit():
     one_site = (f"2001:db8:1:{number:x}00::1" for number in range(OF_NETWORK + 2))
     now = timezone.now()
-    assert [Attempt("ann", each).begin(now) is None for each in one_site] == [True] * OF_NETWORK + [
-        False
-    ] * 2
+    assert [LoginAttempt("ann", each).begin(now) is None for each in one_site] == [
+        True
+    ] * OF_NETWORK + [False] * 2
 
 
 def test_attempts_from_many_networks_are_paced_and_not_refused(waited: list[float]):
@@ -211,15 +211,15 @@ def test_attempts_from_many_networks_are_paced_and_not_refused(waited: list[floa
     flood(now)
     assert waited == []
     for number in range(3):
-        assert Attempt("ann", everywhere(1000 + number)).begin(now) is None
+        assert LoginAttempt("ann", everywhere(1000 + number)).begin(now) is None
     assert waited == [PACE.total_seconds(), 2 * PACE.total_seconds()]
-    assert Attempt("bob", everywhere(1)).begin(now) is None
+    assert LoginAttempt("bob", everywhere(1)).begin(now) is None
     assert len(waited) == 2, "other accounts are not paced"
 
 
 def test_new_browser_gets_in_while_a_stranger_guesses_from_many_networks(waited: list[float]):
     flood(timezone.now())
-    Attempt("ann", everywhere(1000)).begin()
+    LoginAttempt("ann", everywhere(1000)).begin()
     assert enter(at=ELSEWHERE).status_code == 302
     assert len(waited) == 1
 
@@ -227,7 +227,7 @@ def test_new_browser_gets_in_while_a_stranger_guesses_from_many_networks(waited:
 def test_stranger_cannot_fill_the_queue_from_one_network(waited: list[float]):
     now = timezone.now()
     flood(now)
-    busy, queued, again = (Attempt("ann", f"2001:db8:77:{number}00::1") for number in range(3))
+    busy, queued, again = (LoginAttempt("ann", f"2001:db8:77:{number}00::1") for number in range(3))
     assert busy.begin(now) is None
     assert queued.begin(now) is None
     assert again.begin(now) == now + PACE
@@ -238,18 +238,18 @@ def test_stranger_cannot_fill_the_queue_from_one_network(waited: list[float]):
 def test_number_of_guesses_is_bounded_whatever_the_number_of_networks(waited: list[float]):
     now = timezone.now()
     flood(now)
-    begun = [Attempt("ann", everywhere(1000 + number)).begin(now) for number in range(40)]
+    begun = [LoginAttempt("ann", everywhere(1000 + number)).begin(now) for number in range(40)]
     looked_at = [each for each in begun if each is None]
     assert len(looked_at) == LONGEST_WAIT / PACE + 1
     assert max(waited) == LONGEST_WAIT.total_seconds()
     assert begun[-1] == now + PACE
-    assert not Attempt("ann", everywhere(1039)).begin(now + LONGEST_WAIT + PACE)
+    assert not LoginAttempt("ann", everywhere(1039)).begin(now + LONGEST_WAIT + PACE)
 
 
 def test_network_of_an_earlier_log_in_is_not_paced(waited: list[float]):
     assert enter(at=ELSEWHERE).status_code == 302
     flood(timezone.now())
-    Attempt("ann", everywhere(1000)).begin()
+    LoginAttempt("ann", everywhere(1000)).begin()
     assert enter(at="198.51.100.8").status_code == 302
     assert waited == []
     assert retention.prune(timezone.now() + timedelta(days=2))["attempts"] > 0

@@ -12,7 +12,7 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import expect
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.services.approvals import votes
 from tests.fakes.held import hold
@@ -71,7 +71,7 @@ def test_both_see_the_queue_grow_and_shrink_without_reloading(window_of: WindowO
     ann.wait_for_url("**/approvals/")
     expect(bo.locator("#announcer")).to_have_text("approver rejected git_push")
     assert bo.evaluate("window.__same") is True
-    assert state(held) == State.REJECTED
+    assert state(held) == InvocationState.REJECTED
 
 
 @pytest.mark.exhaustive
@@ -130,10 +130,10 @@ def test_approving_by_keyboard(window_of: WindowOf):
     window.keyboard.press("a")
     window.wait_for_url("**/approvals/*/#to-approve")
     until(window, "document.activeElement.id === 'approve'")
-    assert state(medium) == State.PENDING
+    assert state(medium) == InvocationState.PENDING
     window.keyboard.press("Enter")
     window.get_by_text("Approved git_commit").wait_for()
-    assert state(medium) == State.READY
+    assert state(medium) == InvocationState.READY
 
 
 def test_a_risky_call_is_not_approved_by_two_keys(window_of: WindowOf):
@@ -146,7 +146,7 @@ def test_a_risky_call_is_not_approved_by_two_keys(window_of: WindowOf):
     until(window, "document.activeElement.id === 'reason'")
     window.keyboard.press("Enter")
     window.keyboard.type("checked with Kim")
-    assert state(high) == State.PENDING
+    assert state(high) == InvocationState.PENDING
     window.keyboard.press("Control+Enter")
     window.get_by_text("Approved git_push").wait_for()
     vote = ApprovalRequest.objects.get(pk=high.pk).votes.get()
@@ -187,7 +187,7 @@ def test_editing_by_keyboard(window_of: WindowOf):
     window.keyboard.press("Control+A")
     window.keyboard.type('{"query": "origin review"}')
     window.locator("#preview").get_by_text("origin review").wait_for()
-    assert state(high) == State.PENDING
+    assert state(high) == InvocationState.PENDING
     window.keyboard.press("Control+Enter")
     window.get_by_text("with your changes").wait_for()
     assert ApprovalRequest.objects.get(pk=high.pk).edited == '{"query":"origin review"}'
@@ -223,7 +223,7 @@ def test_two_who_press_at_once_one_decides_and_the_other_is_told(window_of: Wind
     bo.get_by_role("button", name="Reject").click()
     bo.get_by_text("Your decision was not saved").wait_for()
     expect(bo.locator("#problem")).to_contain_text("approver already approved this call")
-    assert state(held) == State.READY
+    assert state(held) == InvocationState.READY
 
 
 @pytest.mark.exhaustive
@@ -309,4 +309,4 @@ def test_a_call_leaves_a_second_approver_an_open_form(window_of: WindowOf, crowd
     expect(window.locator("#reason")).to_have_value("I agree")
     window.click("#approve")
     window.get_by_text("Approved git_push").wait_for()
-    eventually(lambda: state(held) == State.READY)
+    eventually(lambda: state(held) == InvocationState.READY)

@@ -14,7 +14,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry
 from mcpregistry.services.approvals import votes
 from mcpregistry.web.approvals.queue import FIRST_SHOWN
@@ -255,8 +255,8 @@ def test_identical_low_risk_calls_are_decided_together(client_of: ClientOf):
     )
     assert "Approved 3 calls." in answer.content.decode()
     states = {row.pk: row.call.state for row in ApprovalRequest.objects.select_related("call")}
-    assert [states[each.pk] for each in alike] == [State.READY] * 3
-    assert states[other.pk] == State.PENDING
+    assert [states[each.pk] for each in alike] == [InvocationState.READY] * 3
+    assert states[other.pk] == InvocationState.PENDING
 
 
 @pytest.mark.both_databases
@@ -269,7 +269,7 @@ def test_one_of_them_decided_meanwhile_is_left_as_it_is(client_of: ClientOf, peo
     answer = client.post(address, form, follow=True).content.decode()
     assert "Rejected 2 calls." in answer
     assert "1 call was not changed" in answer
-    assert ApprovalRequest.objects.get(pk=alike[1].pk).call.state == State.READY
+    assert ApprovalRequest.objects.get(pk=alike[1].pk).call.state == InvocationState.READY
 
 
 def test_high_risk_calls_are_never_decided_together(client_of: ClientOf):

@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import expect
 
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.text.canonical import clean_text
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import Attempt, ExpertTool, LanguageModel, Provider, Run, ToolCall, Turn
 from subagents.services import experts, runs
@@ -151,13 +151,13 @@ def test_hostile_texts_of_models_and_tools_never_run_and_never_break_the_page(
     window_of: WindowOf, run: Run, width: int
 ) -> None:
     assert len(POLYGLOTS) >= 25
-    for number, text in enumerate(map(plain, POLYGLOTS), start=2):
-        turn(run, number, text, model=plain(text, 300))
-        call(run, number, plain(text, 500), CallState.DONE, text)
+    for number, text in enumerate(map(clean_text, POLYGLOTS), start=2):
+        turn(run, number, text, model=clean_text(text, 300))
+        call(run, number, clean_text(text, 500), CallState.DONE, text)
         Attempt.objects.create(
             run=run,
             turn_number=number,
-            model_name=plain(text, 300),
+            model_name=clean_text(text, 300),
             trouble="overloaded",
             message=text,
             at=timezone.now(),
@@ -172,7 +172,7 @@ def test_hostile_texts_of_models_and_tools_never_run_and_never_break_the_page(
                 state=RunState.FAILED,
                 exit=Exit.MODEL,
                 error=POLYGLOTS[0],
-                answer="\n".join(map(plain, POLYGLOTS)),
+                answer="\n".join(map(clean_text, POLYGLOTS)),
                 finished_at=timezone.now(),
             )
         assert window.goto(f"{page(run)}?raw=1").status == 200

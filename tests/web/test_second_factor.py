@@ -39,7 +39,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The half minutes of codes stand still: one that is a step old would be two old if the next
     began meanwhile."""
     now = timezone.now()
-    monkeypatch.setattr(second_factor, "database_now", lambda: now)
+    monkeypatch.setattr(second_factor, "read_database_now", lambda: now)
 
 
 def person(name: str, role: str) -> User:
@@ -54,15 +54,15 @@ def code_of(user: User, steps: int = 0) -> str:
     factor = SecondFactor.objects.get(user=user)
     return (
         one_time_codes(factor.secret)
-        .generate(int(second_factor.database_now().timestamp()) + 30 * steps)
+        .generate(int(second_factor.read_database_now().timestamp()) + 30 * steps)
         .decode()
     )
 
 
 def equipped(user: User) -> list[str]:
     """The person has set a factor up; returns the recovery codes."""
-    second_factor.begin(user)
-    codes = second_factor.confirm(user, code_of(user, -1))
+    second_factor.begin_setup(user)
+    codes = second_factor.confirm_factor(user, code_of(user, -1))
     assert codes
     return codes
 
@@ -146,27 +146,27 @@ def test_a_session_of_before_it_was_set_up_ends(ann):
 def test_a_code_works_once_and_no_older_one_after_it(ann):
     equipped(ann)
     code = code_of(ann)
-    assert second_factor.accepts(ann, code)
-    assert not second_factor.accepts(ann, code)
-    assert not second_factor.accepts(ann, code_of(ann, -1))
-    assert second_factor.accepts(ann, code_of(ann, 1))
+    assert second_factor.accept_code(ann, code)
+    assert not second_factor.accept_code(ann, code)
+    assert not second_factor.accept_code(ann, code_of(ann, -1))
+    assert second_factor.accept_code(ann, code_of(ann, 1))
 
 
 @pytest.mark.parametrize(("steps", "good"), [(-3, False), (0, True), (1, True), (3, False)])
 def test_a_clock_may_be_a_step_off(ann, steps, good):
     equipped(ann)
     SecondFactor.objects.update(last_step=0)
-    assert second_factor.accepts(ann, code_of(ann, steps)) is good
+    assert second_factor.accept_code(ann, code_of(ann, steps)) is good
 
 
 def test_the_codes_are_those_of_the_standard():
     """RFC 6238, appendix B."""
     user = person("bob", "viewer")
-    factor = second_factor.begin(user)
+    factor = second_factor.begin_setup(user)
     factor.secret = "GEZDGNBVGY3TQOJQGEZDGNBVGY3TQOJQ"
     assert one_time_codes(factor.secret).generate(59) == b"287082"
     assert TOTP(b"12345678901234567890", 6, SHA1(), 30).generate(1111111109) == b"081804"
-    assert second_factor.address(factor).startswith("otpauth://totp/Slipsnisse:bob?")
+    assert second_factor.build_otpauth_url(factor).startswith("otpauth://totp/Slipsnisse:bob?")
 
 
 def test_a_recovery_code_works_once_as_people_type_it(ann):
@@ -175,9 +175,9 @@ def test_a_recovery_code_works_once_as_people_type_it(ann):
     password(client)
     assert client.post(CODE, {"code": f" {codes[0].upper().replace('-', ' ')} "}).status_code == 302
     assert inside(client)
-    assert not second_factor.accepts(ann, codes[0])
+    assert not second_factor.accept_code(ann, codes[0])
     assert RecoveryCode.objects.count() == 9
-    assert not second_factor.accepts(ann, "")
+    assert not second_factor.accept_code(ann, "")
     body = json.loads(AuditEntry.objects.get(kind="second_factor.recovery_code_used").body)
     assert body["left"] == 9
 
@@ -266,20 +266,20 @@ def test_a_role_that_needs_it_is_led_to_the_page_and_nothing_else(ann):
     assert inside(client)
     assert client.get("/api/v1/servers").status_code == 200
     with pytest.raises(Conflict, match="your role requires one"):
-        second_factor.remove(ann)
+        second_factor.remove_factor(ann)
 
 
 def test_others_roles_are_not_concerned_and_the_superuser_is_an_admin(ann):
     require("admin")
     viewer = person("vi", "viewer")
     root = User.objects.create_superuser("root", password=GOOD)
-    assert not second_factor.standing(viewer.pk).required
-    assert second_factor.standing(root.pk).required
+    assert not second_factor.load_factor_standing(viewer.pk).required
+    assert second_factor.load_factor_standing(root.pk).required
     client = Client()
     password(client, "vi")
     assert inside(client)
     require()
-    assert not second_factor.standing(root.pk).required
+    assert not second_factor.load_factor_standing(root.pk).required
 
 
 def test_who_must_set_it_up_can_leave(ann):
@@ -308,7 +308,7 @@ def test_changes_on_ones_own_page_need_a_code(ann):
     assert "code is wrong" in client.post(PAGE, {"do": "remove", "code": "1"}).content.decode()
     renewed = client.post(PAGE, {"do": "renew", "code": codes[1]}).content.decode()
     new = re.findall(r"<li><code[^>]*>([a-z2-7-]+)</code>", renewed)
-    assert not second_factor.accepts(ann, codes[2])
+    assert not second_factor.accept_code(ann, codes[2])
     assert (
         "second factor is disabled"
         in client.post(PAGE, {"do": "remove", "code": new[0]}).content.decode()

@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from mcpregistry.models import Grant, Server, ServerTest
-from mcpregistry.queries.setting_up import standing
+from mcpregistry.queries.setup_state import read_setup_state
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import lifecycle
 from tests.externals import npm_module
@@ -93,7 +93,8 @@ def test_every_page_of_the_way_can_be_used_by_everybody(
         "": served("five", crowd, granted=True),
     }
     assert {
-        step: standing(Server.objects.get(pk=server.pk)).step for step, server in steps.items()
+        step: read_setup_state(Server.objects.get(pk=server.pk)).step
+        for step, server in steps.items()
     } == {s: s for s in steps}
     window = window_of("admin", viewport={"width": width, "height": 900}, color_scheme=scheme)
     found: dict[str, list[str]] = {}

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.usefixtures("live_db"), pytest.mark.one_database]
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch):
     for module in ("notifications.outbox", "approvals.votes"):
-        monkeypatch.setattr(f"mcpregistry.services.{module}.wake", lambda *_: True)
+        monkeypatch.setattr(f"mcpregistry.services.{module}.wake_worker", lambda *_: True)
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_a_person_approves_with_a_button_and_the_vote_says_where(room):
     assert room.press(room.address, stamp, "approve").status_code == 200
     vote = ApprovalVote.objects.get()
     assert (vote.user.username, vote.approve, vote.via) == ("ann", True, "slack")
-    assert vote.arguments_hash == requests.arguments_hash(request)
+    assert vote.arguments_hash == requests.hash_current_arguments(request)
     assert state(request) == "ready"
     assert room.whispers == []
 

@@ -17,10 +17,10 @@ from django.db.models import F
 from django.urls import reverse
 from django.utils import timezone
 
-from mcpregistry.calls.catalog import catalogue_now
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.usage import Tally, bucket_of, hour_of
-from mcpregistry.domain.usage_advice import advice
+from mcpregistry.calls.catalog import build_current_catalogue
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.usage import UsageTally, find_duration_bucket, truncate_to_hour
+from mcpregistry.domain.usage_advice import advise_on_usage
 from mcpregistry.models import (
     Configuration,
     CountedSpan,
@@ -34,13 +34,13 @@ from mcpregistry.queries import failures
 from mcpregistry.queries import usage as queries
 from mcpregistry.queries.definition_sizes import (
     ShownLists,
-    ordered_page,
+    list_tool_sizes,
     own_definitions,
-    tool_sizes,
+    sort_page,
     with_definitions,
 )
 from mcpregistry.queries.failures import patterns
-from mcpregistry.queries.usage import PERIODS, By, Wanted
+from mcpregistry.queries.usage import PERIODS, By, UsageFilter
 from mcpregistry.services.access import grants
 from mcpregistry.services.access.agents import save_agent
 from mcpregistry.services.records import call_hours
@@ -65,7 +65,7 @@ def call(
     **more: Any,
 ) -> Invocation:
     facts = {
-        "state": State.SUCCEEDED,
+        "state": InvocationState.SUCCEEDED,
         "result": "{}",
         "result_bytes": 400,
         "server_slug": "git",
@@ -125,14 +125,21 @@ def populate_used() -> Site:
             300 + n,
             now - hour * n,
             tool="git_diff",
-            state=State.TOOL_ERROR,
+            state=InvocationState.TOOL_ERROR,
             error_code="TOOL-ERROR",
             result=said % n,
         )
         for n in range(12)
     ]
     calls.append(
-        call(400, now, tool="made up", server_slug="", state=State.DENIED, dispatched_at=None)
+        call(
+            400,
+            now,
+            tool="made up",
+            server_slug="",
+            state=InvocationState.DENIED,
+            dispatched_at=None,
+        )
     )
     Invocation.objects.bulk_create(calls)
     call_hours.count_due(now)
@@ -178,7 +185,7 @@ def test_each_kind_of_rows_adds_up_to_the_same_calls(
     client_of: ClientOf, used: datetime, by: By
 ) -> None:
     for period in PERIODS.values():
-        found = queries.usage(by, period, now=used, wanted=Wanted())
+        found = queries.usage(by, period, now=used, wanted=UsageFilter())
         expected = Invocation.objects.filter(received_at__gte=period.since(used))
         expected = expected.filter(server_slug="expert") if by is By.EXPERT else expected
         assert (
@@ -228,10 +235,10 @@ def test_it_reports_that_no_hour_of_the_period_is_counted(used: datetime, counte
     )
     hours.delete()
     period = PERIODS["24h"]
-    found = queries.usage(By.TOOL, period, now=used, wanted=Wanted())
+    found = queries.usage(By.TOOL, period, now=used, wanted=UsageFilter())
     assert found.missing_from == period.since(used)
     Invocation.objects.filter(received_at__lt=found.live_from).delete()
-    assert queries.usage(By.TOOL, period, now=used, wanted=Wanted()).missing_from is None, (
+    assert queries.usage(By.TOOL, period, now=used, wanted=UsageFilter()).missing_from is None, (
         "no call is missing"
     )
 
@@ -289,7 +296,7 @@ def test_tools_that_fail_alike_share_one_row(used: datetime) -> None:
     made = [failed(600 + number, *row) for number, row in enumerate(zip(tools, times, strict=True))]
     Invocation.objects.bulk_create(made)
     call_hours.count_due(used)
-    found = patterns(queries.PERIODS["7d"], now=used, wanted=Wanted(search="LOCKED")).rows
+    found = patterns(queries.PERIODS["7d"], now=used, wanted=UsageFilter(search="LOCKED")).rows
     (row,) = [each for each in found if each.code == "LOCKED"]
     assert row.shape == "Row # is locked."
     assert [tuple(each) for each in row.tools] == [("git", "git_log", 4), ("git", "git_diff", 1)]
@@ -297,7 +304,7 @@ def test_tools_that_fail_alike_share_one_row(used: datetime) -> None:
     assert [each.call for each in row.alike.examples][:2] == [made[4].pk, made[3].pk]
     assert len(row.alike.examples) == 5
     (narrowed,) = patterns(
-        queries.PERIODS["7d"], now=used, wanted=Wanted(tool="git_diff", search="LOCKED")
+        queries.PERIODS["7d"], now=used, wanted=UsageFilter(tool="git_diff", search="LOCKED")
     ).rows
     assert (narrowed.alike.count, narrowed.alike.first, narrowed.alike.last) == (
         1,
@@ -323,11 +330,11 @@ def test_of_too_many_failures_the_newest_whole_hours_are_counted(
     SpanFailure.objects.all().delete()
     Invocation.objects.bulk_create(failed(n, f"tool_{n % 2}", 20 + n // 2) for n in range(6))
     call_hours.count_due(used)
-    wanted = Wanted(search="ODD")
+    wanted = UsageFilter(search="ODD")
     monkeypatch.setattr(failures, "MOST_FAILURES", 3)
     found = patterns(queries.PERIODS["7d"], now=used, wanted=wanted)
     assert [each.alike.count for each in found.rows] == [2]
-    assert found.cut == hour_of(used - timedelta(hours=20))
+    assert found.cut == truncate_to_hour(used - timedelta(hours=20))
     assert "only failures since" in client_of("viewer").get("/usage/failures/").content.decode()
     monkeypatch.undo()
     found = patterns(queries.PERIODS["7d"], now=used, wanted=wanted)
@@ -349,7 +356,7 @@ def test_advice_is_worked_out_for_the_busiest_tools(
     call_hours.count_due(used)
 
     def advised() -> set[str]:
-        rows = queries.usage(By.TOOL, PERIODS["7d"], now=used, wanted=Wanted(agent="ci")).rows
+        rows = queries.usage(By.TOOL, PERIODS["7d"], now=used, wanted=UsageFilter(agent="ci")).rows
         return {row.name for row in rows if row.advice}
 
     every = advised()
@@ -361,9 +368,9 @@ def test_advice_is_worked_out_for_the_busiest_tools(
 @pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("sort", queries.SORTS)
 def test_definitions_are_those_of_the_shown_rows(people: Site, used: datetime, sort: str) -> None:
-    rows = queries.usage(By.TOOL, PERIODS["7d"], now=used, wanted=Wanted()).rows
-    every = queries.ordered(with_definitions(rows, By.TOOL, now=used, wanted=Wanted()), sort)
-    shown = ordered_page(rows, sort, slice(1, 3), By.TOOL, now=used, wanted=Wanted())
+    rows = queries.usage(By.TOOL, PERIODS["7d"], now=used, wanted=UsageFilter()).rows
+    every = queries.sort_rows(with_definitions(rows, By.TOOL, now=used, wanted=UsageFilter()), sort)
+    shown = sort_page(rows, sort, slice(1, 3), By.TOOL, now=used, wanted=UsageFilter())
     assert shown == every[1:3]
     assert any(row.definition for row in every)
 
@@ -406,15 +413,15 @@ def test_over_rest_in_pages(client_of: ClientOf, used: datetime) -> None:
     assert client.get("/api/v1/usage", {"by": "colour"}).status_code == 422
 
 
-def sums(calls: int, took: float, **more: Any) -> Tally:
-    tally = Tally(calls=calls, sent=calls, **more)
-    tally.took[bucket_of(took)] = calls
+def sums(calls: int, took: float, **more: Any) -> UsageTally:
+    tally = UsageTally(calls=calls, sent=calls, **more)
+    tally.took[find_duration_bucket(took)] = calls
     return tally
 
 
 def test_advice_needs_calls_enough_and_a_difference() -> None:
-    def kinds(tally: Tally, before: Tally, others: Tally) -> list[str]:
-        return [each.kind for each in advice(tally, before=before, others=others)]
+    def kinds(tally: UsageTally, before: UsageTally, others: UsageTally) -> list[str]:
+        return [each.kind for each in advise_on_usage(tally, before=before, others=others)]
 
     quick = sums(100, 20)
     assert kinds(sums(100, 5_000), quick, quick) == [
@@ -436,7 +443,7 @@ def test_names_to_choose_from_are_escaped_and_the_chosen_one_is_marked() -> None
 
 
 def definitions(by: By, used: datetime, **wanted: str) -> dict[str, int | None]:
-    asked = Wanted(**wanted)
+    asked = UsageFilter(**wanted)
     found = queries.usage(by, PERIODS["7d"], now=used, wanted=asked)
     rows = with_definitions(found.rows, by, now=used, wanted=asked)
     return {row.name: row.definition_tokens for row in rows}
@@ -446,11 +453,11 @@ def definitions(by: By, used: datetime, **wanted: str) -> dict[str, int | None]:
 def test_an_agent_carries_what_it_is_shown(people: Site, used: datetime) -> None:
     ci = people.agents["ci"]
     of_servers = {
-        slug: sum(tool.characters for tool in tool_sizes(slug) if tool.server == slug)
+        slug: sum(tool.characters for tool in list_tool_sizes(slug) if tool.server == slug)
         for slug in ("time", "git")
     }
     assert definitions(By.AGENT, used)["ci"] == round(of_servers["time"] / 4)
-    grants.grant(agent=ci, server=people.servers["git"], actor="test")
+    grants.grant_access(agent=ci, server=people.servers["git"], actor="test")
     assert definitions(By.AGENT, used)["ci"] == round(sum(of_servers.values()) / 4)
     assert ShownLists(used).of_agent("ci", endpoint="readonly") == of_servers["time"]
     assert definitions(By.AGENT, used, server="git")["ci"] == round(of_servers["git"] / 4)
@@ -460,10 +467,10 @@ def test_an_agent_carries_what_it_is_shown(people: Site, used: datetime) -> None
 def test_what_is_carried_is_what_hosts_are_shown(people: Site, used: datetime) -> None:
     for agent in people.agents.values():
         for endpoint in Endpoint.objects.all():
-            seen = catalogue_now(agent, endpoint, now=used)
+            seen = build_current_catalogue(agent, endpoint, now=used)
             assert seen is not None
             listed = {entry.offer.tool.id for entry in seen.entries.values()}
-            expected = sum(tool.characters for tool in tool_sizes() if tool.pk in listed)
+            expected = sum(tool.characters for tool in list_tool_sizes() if tool.pk in listed)
             assert ShownLists(used).of_agent(agent.slug, endpoint=endpoint.slug) == expected
 
 
@@ -483,16 +490,16 @@ def test_an_agent_without_the_capability_carries_nothing_of_a_server(
     agent = people.agents["local"]
     agent.capabilities = ["mcp_time::*"]
     save_agent(agent=agent, actor="test")
-    expected = sum(tool.characters for tool in tool_sizes("time") if tool.server == "time")
+    expected = sum(tool.characters for tool in list_tool_sizes("time") if tool.server == "time")
     assert ShownLists(used).of_agent("local") == expected > 0
 
 
 def test_an_own_description_counts_in_place_of_the_servers(people: Site, used: datetime) -> None:
     tool = Tool.objects.get(server__slug="git", name="git_log")
-    before = {each.pk: each.characters for each in tool_sizes("git")}[tool.pk]
+    before = {each.pk: each.characters for each in list_tool_sizes("git")}[tool.pk]
     tool.own_description = "x" * 4_000
     tool.save()
-    after = {each.pk: each.characters for each in tool_sizes("git")}[tool.pk]
+    after = {each.pk: each.characters for each in list_tool_sizes("git")}[tool.pk]
     assert after - before == 4_000 - len(json.loads(tool.pinned.body)["description"])  # type: ignore[union-attr]
 
 

@@ -16,7 +16,7 @@ from django.urls import NoReverseMatch, Resolver404, resolve, reverse
 
 from controlplane.navigation import AREAS
 from mcpregistry.models import Configuration, Server
-from mcpregistry.web.docs.places import _of_admin
+from mcpregistry.web.docs.page_documents import _of_admin
 from tests.fakes.held import hold
 from tests.fakes.seed import Site, govern
 from tests.web.conftest import ClientOf

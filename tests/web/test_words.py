@@ -19,7 +19,7 @@ def test_what_waits_for_its_caller_is_not_said_to_run(client_of: ClientOf) -> No
     again."""
     held = hold()
     client = client_of("approver")
-    held_calls.away(request_id=held.pk, caller=held.call_id)
+    held_calls.mark_caller_away(request_id=held.pk, caller=held.call_id)
     decide(client, held, "approve", reason="fine")
     text = plain(seen(client, address(held)))
     assert (

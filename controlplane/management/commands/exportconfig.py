@@ -11,8 +11,8 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from controlplane.backups import passphrase
-from controlplane.configuration import writing
-from controlplane.configuration.values import Secrets
+from controlplane.configuration import document_export
+from controlplane.configuration.document_values import Secrets
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.management.commands import exportconfig
 from mcpregistry.services.exchange.files import write_file
@@ -46,9 +46,9 @@ class Command(exportconfig.Command):
             return
         secrets = Secrets()
         try:
-            data = writing.document(secrets)
+            data = document_export.document(secrets)
             sealed = (
-                writing.sealed_secrets(secrets, passphrase.ask("secrets file", new=True))
+                document_export.encrypt_secrets(secrets, passphrase.ask("secrets file", new=True))
                 if options["secrets"]
                 else None
             )
@@ -56,7 +56,7 @@ class Command(exportconfig.Command):
             raise CommandError(str(error)) from error
         if sealed is not None:
             self._keep(Path(options["secrets"]), sealed)
-            audit.record(
+            audit.record_entry(
                 kind="secrets.exported",
                 actor=exportconfig.ACTOR,
                 subject="site",

@@ -12,12 +12,19 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from controlplane.configuration.kinds import Kind
-from controlplane.history import listing, past
-from controlplane.history.proposals import Items, Proposal, carry_out, propose, reason_at, reason_of
+from controlplane.configuration.record_kinds import RecordKind
+from controlplane.history import past_versions, version_lists
+from controlplane.history.proposals import (
+    Items,
+    RestoreProposal,
+    carry_out,
+    propose,
+    reason_at,
+    reason_of,
+)
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound, SlipsnisseError
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.queries.versions import Version
 
 ACTOR = "manage.py history"
@@ -73,7 +80,7 @@ class Command(BaseCommand):
         try:
             self._answer(options)
         except SlipsnisseError as error:
-            raise CommandError(printable(str(error), 2_000)) from error
+            raise CommandError(show_invisible_characters(str(error), 2_000)) from error
 
     def _answer(self, options: dict[str, Any]) -> None:
         number = options["restore"] if options["show"] is None else options["show"]
@@ -88,74 +95,90 @@ class Command(BaseCommand):
                     "--as-of applies to the whole site, not to one record.",
                     remedy="Leave out the record, or use --restore.",
                 )
-            self._site(_moment(options["as_of"]), apply=options["apply"])
+            self._print_site(_moment(options["as_of"]), apply=options["apply"])
         elif number is not None:
             if not section:
                 raise ConfigInvalid(
                     "Versions are numbered for each kind, and the kind is missing.",
                     remedy="Add the kind or the record to the command, for example servers or servers/git.",
                 )
-            self._version(listing.kind_named(section), name, number, options)
+            self._print_version(version_lists.kind_named(section), name, number, options)
         elif not section:
-            self._many(listing.newest(lambda model: True)[: _most(options)])
+            self._print_list(version_lists.newest(lambda model: True)[: _most(options)])
         elif not name and section != "configuration":
-            self._many(list(listing.rows_of(listing.kind_named(section))[: _most(options)]))
+            self._print_list(
+                list(version_lists.rows_of(version_lists.kind_named(section))[: _most(options)])
+            )
         else:
-            kind = listing.kind_named(section)
-            self._one(listing.in_words(listing.of_record(kind, name), _most(options)))
+            kind = version_lists.kind_named(section)
+            self._print_record(
+                version_lists.in_words(version_lists.of_record(kind, name), _most(options))
+            )
 
-    def _many(self, rows: Sequence[Any]) -> None:
-        for row, name in zip(rows, listing.names_of(rows), strict=True):
-            who = f"{row.history_user or 'the site'}, {printable(row.history_change_reason or '', 100)}".rstrip(
+    def _print_list(self, rows: Sequence[Any]) -> None:
+        for row, name in zip(rows, version_lists.names_of(rows), strict=True):
+            who = f"{row.history_user or 'the site'}, {show_invisible_characters(row.history_change_reason or '', 100)}".rstrip(
                 ", "
             )
             what = row.get_history_type_display().lower()
-            place = f"{listing.section_of(row)}/{printable(name, _VALUE)}"
+            place = f"{version_lists.section_of(row)}/{show_invisible_characters(name, _VALUE)}"
             self.stdout.write(
                 f"{_time(row.history_date)}  {row.history_id:>6}  {place}: {what} ({who})"
             )
         if not rows:
             self.stdout.write(_NONE)
 
-    def _one(self, versions: Sequence[Version]) -> None:
+    def _print_record(self, versions: Sequence[Version]) -> None:
         for each in versions:
             self._tell(each)
         if not versions:
             self.stdout.write(_NONE)
 
     def _tell(self, version: Version) -> None:
-        whence = f", {printable(version.whence, 100)}" if version.whence else ""
+        whence = f", {show_invisible_characters(version.whence, 100)}" if version.whence else ""
         who = f"{version.by or 'the site'}{whence}"
         self.stdout.write(
             f"{_time(version.at)}  {version.number:>6}  {version.what.lower()} ({who})"
         )
         for field, before, after in version.changes:
-            told = [printable(value, _VALUE) or "empty" for value in (before, after)]
-            self.stdout.write(f"{'':29}{printable(field, 100)}: {told[0]} -> {told[1]}")
+            told = [
+                show_invisible_characters(value, _VALUE) or "empty" for value in (before, after)
+            ]
+            self.stdout.write(
+                f"{'':29}{show_invisible_characters(field, 100)}: {told[0]} -> {told[1]}"
+            )
 
-    def _version(self, kind: Kind, name: str, number: int, options: dict[str, Any]) -> None:
-        row, words = listing.one(kind, number)
-        if name and not listing.of_record(kind, name).filter(history_id=number).exists():
+    def _print_version(
+        self, kind: RecordKind, name: str, number: int, options: dict[str, Any]
+    ) -> None:
+        row, words = version_lists.one(kind, number)
+        if name and not version_lists.of_record(kind, name).filter(history_id=number).exists():
             raise NotFound(
-                f'Version {number} of {kind.section} belongs to "{printable(listing.names_of([row])[0], _VALUE)}", not to '
-                f'"{printable(name, _VALUE)}".',
-                remedy=error_texts.list_with(
-                    f"`manage.py history {kind.section}/{printable(name, _VALUE)}`"
+                f'Version {number} of {kind.section} belongs to "{show_invisible_characters(version_lists.names_of([row])[0], _VALUE)}", not to '
+                f'"{show_invisible_characters(name, _VALUE)}".',
+                remedy=error_texts.advise_list(
+                    f"`manage.py history {kind.section}/{show_invisible_characters(name, _VALUE)}`"
                 ),
             )
         if options["show"] is not None:
             self._tell(words)
         try:
-            self._put_back(lambda: [listing.item_of(row)], reason_of(row), apply=options["apply"])
+            self._put_back(
+                lambda: [version_lists.item_of(row)], reason_of(row), apply=options["apply"]
+            )
         except Conflict as error:
             if options["show"] is None:
                 raise
-            self.stdout.write(f"This version cannot be restored: {printable(str(error), 2_000)}")
+            self.stdout.write(
+                f"This version cannot be restored: {show_invisible_characters(str(error), 2_000)}"
+            )
 
-    def _site(self, moment: datetime, *, apply: bool) -> None:
-        for kind, name in past.since(moment):
-            self.stdout.write(f"{kind.section}/{printable(name, 100)} was added later and is kept.")
-        self._put_back(lambda: past.at(moment), reason_at(moment), apply=apply)
+    def _print_site(self, moment: datetime, *, apply: bool) -> None:
+        for kind, name in past_versions.since(moment):
+            self.stdout.write(
+                f"{kind.section}/{show_invisible_characters(name, 100)} was added later and is kept."
+            )
+        self._put_back(lambda: past_versions.list_items_at(moment), reason_at(moment), apply=apply)
 
     def _put_back(self, items: Items, reason: str, *, apply: bool) -> None:
         """Say what would change; with ``apply`` do exactly that."""
@@ -179,11 +202,11 @@ class Command(BaseCommand):
                 f"Restored: {', '.join(f'{len(rows)} {word}' for rows, word in parts if rows)}."
             )
 
-    def _print(self, proposal: Proposal) -> None:
+    def _print(self, proposal: RestoreProposal) -> None:
         for line in [] if proposal.empty else proposal.lines:
-            self.stdout.write(printable(line, _LINE))
+            self.stdout.write(show_invisible_characters(line, _LINE))
         for note in proposal.report.notes:
-            self.stderr.write(printable(note, _LINE))
+            self.stderr.write(show_invisible_characters(note, _LINE))
 
 
 def _most(options: dict[str, Any]) -> int:
@@ -202,7 +225,7 @@ def _moment(text: str) -> datetime:
         found = None
     if found is None:
         raise ConfigInvalid(
-            error_texts.not_valid(printable(text, 60), "a valid time"),
-            remedy=error_texts.use("the ISO format", "2026-11-21T12:00"),
+            error_texts.say_not_valid(show_invisible_characters(text, 60), "a valid time"),
+            remedy=error_texts.advise_form("the ISO format", "2026-11-21T12:00"),
         )
     return min(timezone.make_aware(found) if timezone.is_naive(found) else found, timezone.now())

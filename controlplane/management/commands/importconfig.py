@@ -12,8 +12,8 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from controlplane.backups import passphrase
-from controlplane.configuration import reading, writing
-from controlplane.configuration.values import Secrets
+from controlplane.configuration import document_export, document_import
+from controlplane.configuration.document_values import Secrets
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.formats import text
 from mcpregistry.domain.formats.notes import FileInvalid
@@ -46,21 +46,21 @@ class Command(importconfig.Command):
             "too. Read the file first.",
         )
 
-    def _once(self, raw: bytes, path: Path | None) -> bool:
+    def _import_once(self, raw: bytes, path: Path | None) -> bool:
         """Import what was read; whether all of it was taken."""
         if not _is_whole(raw):
             if self.options["secrets"] or self.options["confirm"]:
                 raise CommandError(
                     "--secrets and --confirm require a file that was written by `exportconfig --all`."
                 )
-            return super()._once(raw, path)
+            return super()._import_once(raw, path)
         if self.options["watch"] or self.options["check"] or self.options["on_conflict"]:
             raise CommandError(
                 "--watch, --check and --on-conflict cannot be used for the file of a whole site. Leave them out."
             )
         name = str(path) if path else "-"
         try:
-            with text.wider(_LARGEST, _MOST_VALUES):
+            with text.allow_larger_files(_LARGEST, _MOST_VALUES):
                 self._take(text.load(raw, name), name)
         except FileInvalid as error:
             self._print_notes([error.note])
@@ -72,14 +72,14 @@ class Command(importconfig.Command):
 
     def _take(self, document: Mapping[str, Any], name: str) -> None:
         trial = self.options["dry_run"]
-        before = _shown() if trial else ""
+        before = _dump_configuration() if trial else ""
         after: list[str] = []
-        report = reading.take(
+        report = document_import.take(
             document,
             self._secrets(),
             confirm=self.options["confirm"],
             save=not trial,
-            after=(lambda: after.append(_shown())) if trial else (lambda: None),
+            after=(lambda: after.append(_dump_configuration())) if trial else (lambda: None),
         )
         if trial:
             lines = difflib.unified_diff(
@@ -101,7 +101,7 @@ class Command(importconfig.Command):
         path = self.options["secrets"]
         if not path:
             return {}
-        return writing.opened_secrets(
+        return document_export.decrypt_secrets(
             text.load(self._read(Path(path)), path), passphrase.ask("secrets file", new=False)
         )
 
@@ -109,8 +109,8 @@ class Command(importconfig.Command):
 def _is_whole(raw: bytes) -> bool:
     """Without reading all of it: our own files say so at their beginning."""
     head = raw[:200].decode(errors="replace").replace('"', "").replace(" ", "")
-    return f"slipsnisse:{writing.WHOLE}" in head
+    return f"slipsnisse:{document_export.WHOLE}" in head
 
 
-def _shown() -> str:
-    return text.dump(writing.document(Secrets()), as_yaml=True)
+def _dump_configuration() -> str:
+    return text.dump(document_export.document(Secrets()), as_yaml=True)

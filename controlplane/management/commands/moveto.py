@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from controlplane.backups import dumping, passphrase
-from controlplane.site import StartError, only_one
+from controlplane.embedded_site import StartError, hold_site_lock
 from mcpregistry.domain.errors import SlipsnisseError
 
 
@@ -57,7 +57,7 @@ class Command(BaseCommand):
         """Before anything is started. The other process takes the lock and keeps it, or says the
         same."""
         try:
-            with only_one(settings.VAR_DIR):
+            with hold_site_lock(settings.VAR_DIR):
                 pass
         except StartError as error:
             raise CommandError(str(error)) from error

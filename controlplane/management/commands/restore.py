@@ -14,9 +14,9 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from controlplane.backups import loading, passphrase
-from controlplane.site import StartError, only_one
+from controlplane.embedded_site import StartError, hold_site_lock
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 
 _SHOWN = 20
 
@@ -44,7 +44,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            with only_one(settings.VAR_DIR), _opened(options["file"]) as stream:
+            with hold_site_lock(settings.VAR_DIR), _open_backup(options["file"]) as stream:
                 rows = loading.load(
                     stream,
                     passphrase.ask("backup", new=False),
@@ -53,9 +53,9 @@ class Command(BaseCommand):
                 )
         except (SlipsnisseError, StartError) as error:
             raise CommandError(str(error)) from error
-        found = [*islice(loading.problems(), _SHOWN)]
+        found = [*islice(loading.find_problems(), _SHOWN)]
         for problem in found:
-            self.stderr.write(printable(problem, 300))
+            self.stderr.write(show_invisible_characters(problem, 300))
         if found:
             raise CommandError(
                 "All rows were restored, but the records in the backup are not consistent. The problems are listed above."
@@ -66,7 +66,7 @@ class Command(BaseCommand):
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[IO[bytes]]:
+def _open_backup(name: str) -> Iterator[IO[bytes]]:
     if name == "-":
         yield sys.stdin.buffer
         return

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from subagents.leased.queue import LIMITS
+from subagents.leased.turn_queue import LIMITS
 from subagents.models import Headend, HeadendKind
 
 _FLAGS = {
@@ -51,18 +51,18 @@ class Command(BaseCommand):
             )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        ports = ports_of(options["headends"], options["port"])
+        ports = parse_ports(options["headends"], options["port"])
         LIMITS.update(
             {kind: n for flag, kind in _FLAGS.items() if (n := options[f"{flag}_concurrency"])}
         )
-        sockets = [_bound(options["host"], port) for port in ports]
+        sockets = [_bind_socket(options["host"], port) for port in ports]
         for port, names in ports.items():
             host = f"[{options['host']}]" if ":" in options["host"] else options["host"]
             self.stdout.write(f"http://{host}:{port}  {', '.join(sorted(names)) or 'all headends'}")
         serve(sockets, ports)
 
 
-def ports_of(named: list[str], port: int) -> dict[int, frozenset[str]]:
+def parse_ports(named: list[str], port: int) -> dict[int, frozenset[str]]:
     """The names of headends by their ports; an empty set means all. Raises CommandError for an
     unknown name."""
     if not named:
@@ -84,13 +84,13 @@ def serve(sockets: list[socket.socket], ports: Mapping[int, frozenset[str]]) -> 
     import uvicorn
 
     from controlplane.asgi import HeadendShell
-    from controlplane.requests import Guarded
+    from controlplane.request_guard import Guarded
     from controlplane.web import config_for
 
     uvicorn.Server(config_for(Guarded(HeadendShell(ports)))).run(sockets=sockets)
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind_socket(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -25,7 +25,15 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
-from controlplane import address, checks, embedded, env, first_run, health, site
+from controlplane import (
+    checks,
+    embedded_broker,
+    embedded_site,
+    env,
+    first_run,
+    health,
+    site_address,
+)
 from controlplane.supervisor import Supervisor
 from mcpregistry.domain.text.display import number_of
 from mcpregistry.services.upkeep import completeness
@@ -48,7 +56,7 @@ class Stop(Exception):
 
 
 class Command(BaseCommand):
-    """Starts the processes of ``controlplane.site`` in order and tends them until a signal
+    """Starts the processes of ``controlplane.embedded_site`` in order and tends them until a signal
     arrives."""
 
     help = "Runs the whole site: web, worker, scheduler and (unless CELERY_BROKER_URL is set) the embedded broker."
@@ -82,13 +90,17 @@ class Command(BaseCommand):
         os.umask(0o077)
         try:
             with (
-                site.only_one(settings.VAR_DIR),
-                site.listen(options["host"], options["port"]) as listener,
+                embedded_site.hold_site_lock(settings.VAR_DIR),
+                embedded_site.listen(options["host"], options["port"]) as listener,
             ):
                 self._check(options["host"])
                 self._new_password = options["new_password"]
-                self._run(listener, max(1, options["workers"] or site.web_processes()))
-        except (first_run.NoAdministrator, site.StartError, embedded.BrokerError) as error:
+                self._run(listener, max(1, options["workers"] or embedded_site.web_processes()))
+        except (
+            first_run.NoAdministrator,
+            embedded_site.StartError,
+            embedded_broker.BrokerError,
+        ) as error:
             raise CommandError(str(error)) from error
 
     def _run(self, listener: socket.socket, workers: int) -> None:
@@ -126,7 +138,9 @@ class Command(BaseCommand):
         for problem in problems:
             self._say("up", f"{problem.msg} {problem.hint or ''}")
         if any(problem.is_serious() for problem in problems):
-            raise site.StartError("The site was not started. The reasons are listed above.")
+            raise embedded_site.StartError(
+                "The site was not started. The reasons are listed above."
+            )
         if host not in {"127.0.0.1", "localhost", "::1"}:
             self._say(
                 "up",
@@ -137,7 +151,7 @@ class Command(BaseCommand):
         """Children inherit what only we know: the address, and that a person reads their lines.
         Returns the address."""
         own = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        address.remember(settings.VAR_DIR, own)
+        site_address.remember(settings.VAR_DIR, own)
         os.environ["SLIPSNISSE_URL"] = env.text("SLIPSNISSE_URL") or own
         os.environ["PYTHONUNBUFFERED"] = "1"
         if sys.stdout.isatty():
@@ -151,7 +165,7 @@ class Command(BaseCommand):
         if self._signals.stop:
             raise Stop
 
-    def _meanwhile(self, work: Callable[[], Result]) -> Result:
+    def _run_while_tending(self, work: Callable[[], Result]) -> Result:
         """What ``work`` returns or raises, done in a thread so that children are tended and a stop
         is heard."""
         done: Future[Result] = Future()
@@ -178,29 +192,29 @@ class Command(BaseCommand):
         supervisor = self._supervisor
         if not env.text("CELERY_BROKER_URL"):
             self._say("up", "starting the broker (Valkey)")
-            supervisor.start(site.broker(settings.VAR_DIR))
+            supervisor.start(embedded_site.broker(settings.VAR_DIR))
         self._say("up", f"loading the web site ({workers} process{'es' if workers > 1 else ''})")
         gate, opener = os.pipe()
         for number in range(1, workers + 1):
-            supervisor.start(site.web(number, listener.fileno(), gate))
-        password = self._meanwhile(self._prepare_database)
+            supervisor.start(embedded_site.web(number, listener.fileno(), gate))
+        password = self._run_while_tending(self._prepare_database)
         os.close(opener)
         os.close(gate)
         for number in range(1, workers + 1):
             # from now on a restart waits for nothing
-            supervisor.start(site.web(number, listener.fileno()))
+            supervisor.start(embedded_site.web(number, listener.fileno()))
         self._say("up", "starting the worker")
-        supervisor.start(site.worker())
-        probe = site.Probe(listener)
-        while not probe.answered():
+        supervisor.start(embedded_site.worker())
+        probe = embedded_site.Probe(listener)
+        while not probe.check_answer():
             self._tend(0.02)
         return password
 
     def _prepare_database(self) -> str | None:
         """Migrate and see to it that there is an administrator; the password, if it is to be
         shown."""
-        missing = health.unapplied_migrations()
-        if missing or completeness.interrupted():
+        missing = health.list_unapplied_migrations()
+        if missing or completeness.explain_interrupted_migration():
             self._say(
                 "up",
                 f"bringing the database up to date ({number_of(len(missing), 'migration')}, triggers, roles)",
@@ -208,7 +222,7 @@ class Command(BaseCommand):
             call_command("migrate", verbosity=0, interactive=False, skip_checks=True)
         password = first_run.create_admin(self._unshown)
         if password is None and self._new_password:
-            password = first_run.new_password()
+            password = first_run.reset_password()
         connections.close_all()  # this thread's own
         return password
 
@@ -221,14 +235,14 @@ class Command(BaseCommand):
         if self._unshown.demo:
             # at once: it sends messages of the demo's tests again that a stopped start has lost
             self._start_clock()
-        filled = self._meanwhile(self._fill) if self._unshown.demo else None
+        filled = self._run_while_tending(self._fill) if self._unshown.demo else None
         if password:
             self.stdout.write(
                 f"\nUser name:  {first_run.ADMIN}\nPassword, shown only once:  {password}\n"
             )
         self.stdout.write(f"\n{first_run.next_steps(url, filled.token if filled else None)}\n\n")
         self.stdout.flush()
-        self._unshown.shown(demo=filled is not None)
+        self._unshown.mark_shown(demo=filled is not None)
 
     def _start_clock(self, at: float = 0) -> None:
         """At that time of the steady clock, if it does not run yet."""
@@ -237,7 +251,7 @@ class Command(BaseCommand):
         if not self._clock:
             self._clock = True
             self._say("up", "starting the scheduler")
-            self._supervisor.start(site.beat())
+            self._supervisor.start(embedded_site.beat())
 
     def _fill(self) -> first_run.Filled | None:
         return first_run.fill(lambda line: self._say("up", line))
@@ -269,8 +283,8 @@ class _Signals:
         self.stop = False
         self.hurry = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._arrived)
+            signal.signal(number, self._note_signal)
 
-    def _arrived(self, *_: object) -> None:
+    def _note_signal(self, *_: object) -> None:
         self.hurry = self.stop
         self.stop = True

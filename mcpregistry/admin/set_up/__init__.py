@@ -2,8 +2,8 @@
 imported.
 
 The first page reads what is pasted; the others belong to a server, and which of them comes next is
-read off its rows (``queries.setting_up``). So the way can be left anywhere and taken up again, also
-by somebody else.
+read off its rows (``queries.setup_state``). So the way can be left anywhere and taken up again,
+also by somebody else.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from django.urls import URLPattern, path
 
 from mcpregistry.admin.base import RecordAdmin
-from mcpregistry.admin.set_up.importing import ImportPage
-from mcpregistry.admin.set_up.paste import PastePage
-from mcpregistry.admin.set_up.steps import LivePage, StepPage
+from mcpregistry.admin.set_up.import_page import ImportPage
+from mcpregistry.admin.set_up.paste_page import PastePage
+from mcpregistry.admin.set_up.step_pages import LivePage, StepPage
 
 
 def pages(admin: RecordAdmin) -> list[URLPattern]:

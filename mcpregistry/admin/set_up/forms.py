@@ -21,21 +21,21 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
-from mcpregistry.admin.by_name import FEW
 from mcpregistry.admin.fields import CommandField, WordsField, lines_widget
+from mcpregistry.admin.name_filters import FEW
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.formats.document import ServerEntry
 from mcpregistry.domain.formats.pasted import MOST_CHARACTERS
 from mcpregistry.domain.formats.pasted.secrets import Secret
-from mcpregistry.domain.servers.launch import credentials_named
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.servers.launch import list_credential_names
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Agent, Endpoint, Grant, Server
 from mcpregistry.models.confinement import SandboxMode
 from mcpregistry.models.server import slug_validator
-from mcpregistry.queries.setting_up import agents_of_hosts
+from mcpregistry.queries.setup_state import agents_of_hosts
 from mcpregistry.services.exchange.rows import fill_row
-from mcpregistry.services.servers.sandbox import named_places, usual_mode
-from mcpregistry.services.servers.setting_up import Draft
+from mcpregistry.services.servers.sandbox import find_default_mode, list_named_paths
+from mcpregistry.services.servers.server_setup import ServerDraft
 
 _PAIR = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*[=:]\s*(.*)")
 
@@ -134,11 +134,11 @@ class WordsForm(forms.Form):
                     required=False,
                     widget=UnfoldAdminTextInputWidget,
                 )
-            if usual_mode() != SandboxMode.OFF:
+            if find_default_mode() != SandboxMode.OFF:
                 self.fields["sandbox_read"] = WordsField(
                     label=_("May read"),
                     rows=2,
-                    initial=named_places(entry.command),
+                    initial=list_named_paths(entry.command),
                     help_text=_(
                         "The server runs in a sandbox. It can read its own folder and these files and folders, one path "
                         "per line. It can write only to its own folder. To change more, edit the server later."
@@ -172,7 +172,7 @@ class WordsForm(forms.Form):
     def _add_secret(self, number: int, secret: Secret) -> None:
         pasted = bool(secret.value)
         self.fields[f"secret-{number}"] = forms.CharField(
-            label=printable(secret.label, 100),
+            label=show_invisible_characters(secret.label, 100),
             required=not pasted,
             max_length=20_000,
             strip=True,
@@ -193,7 +193,7 @@ class WordsForm(forms.Form):
         if self.may_keep and secret.sealed_with_server:
             self.fields[f"keep-{number}"] = forms.BooleanField(
                 label=gettext("Store {secret} as a credential").format(
-                    secret=printable(secret.label, 100)
+                    secret=show_invisible_characters(secret.label, 100)
                 ),
                 initial=True,
                 required=False,
@@ -204,10 +204,10 @@ class WordsForm(forms.Form):
                 ),
             )
 
-    def draft(self) -> Draft:
+    def draft(self) -> ServerDraft:
         """The server with what was read over, not saved."""
         given = self.cleaned_data
-        server = Server(slug=given["slug"], sandbox=usual_mode())
+        server = Server(slug=given["slug"], sandbox=find_default_mode())
         fill_row(server, self.entry, source="pasted", position=0)
         for name in ("command", "cwd", "sandbox_read", "env", "url", "headers"):
             if name in given:
@@ -226,14 +226,14 @@ class WordsForm(forms.Form):
             for number, each in enumerate(self.secrets)
             if given.get(f"keep-{number}", not each.sealed_with_server)
         }
-        return Draft(server, values, kept)
+        return ServerDraft(server, values, kept)
 
     def clean(self) -> dict[str, Any]:
         """A secret that no word names any more need not be entered."""
         data = super().clean() or {}
         texts = [*data.get("command", ()), data.get("cwd", ""), data.get("url", "")]
         texts += [*data.get("env", {}).values(), *data.get("headers", {}).values()]
-        named = credentials_named(texts)
+        named = list_credential_names(texts)
         for number, secret in enumerate(self.secrets):
             if secret.name not in named and f"secret-{number}" in self.errors:
                 del self.errors[f"secret-{number}"]

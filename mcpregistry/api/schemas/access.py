@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, cast
 from ninja import Schema
 from pydantic import Field
 
-from mcpregistry.api.schemas.basics import Input, Object, OfferKind, Slug, Text, When
+from mcpregistry.api.schemas.basics import Object, OfferKind, Slug, StrictInput, Text, When
 from mcpregistry.models import Agent, Endpoint, Grant, Token
 
 Name = Annotated[Text, Field(max_length=200)]
@@ -28,7 +28,7 @@ Hold = Annotated[
 ]
 
 
-class EndpointChange(Input):
+class EndpointChange(StrictInput):
     """Changes of an endpoint. You can leave out any key."""
 
     nullable = frozenset({"hold_seconds"})
@@ -97,7 +97,7 @@ class Listing(Schema):
     tools: list[ListedTool]
 
 
-class AgentChange(Input):
+class AgentChange(StrictInput):
     """Changes of an agent. You can leave out any key."""
 
     nullable = frozenset({"calls_per_minute", "energy_pool", "hold_seconds"})
@@ -150,7 +150,7 @@ class AgentOut(Schema):
     created_at: datetime
 
 
-class TokenNew(Input):
+class TokenNew(StrictInput):
     """Purpose and end of a new token."""
 
     name: Annotated[Text, Field(min_length=1, max_length=200, description="What the token is for.")]
@@ -187,7 +187,7 @@ _KIND = (
 )
 
 
-class GrantNew(Input):
+class GrantNew(StrictInput):
     """A new grant of exactly one server or tool, to exactly one agent or endpoint."""
 
     agent: Slug | None = None

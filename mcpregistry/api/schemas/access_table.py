@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 from ninja import Schema
 from pydantic import BaseModel, Field
 
-from mcpregistry.api.schemas.basics import Input, Text
-from mcpregistry.domain.policy.risk import risk_of
+from mcpregistry.api.schemas.basics import StrictInput, Text
+from mcpregistry.domain.policy.risk import assess_risk
 from mcpregistry.models import Agent, Grant, Tool
 from mcpregistry.services.policy.analyzer import DAYS
 from mcpregistry.services.policy.findings import Findings
-from mcpregistry.services.policy.table import Table
+from mcpregistry.services.policy.table import AccessTable
 
 RiskWord = Literal["low", "medium", "high"]
 
@@ -93,7 +93,7 @@ class GrantProposalOut(Schema):
     proposal: NarrowerOut | None
 
 
-class Apply(Input):
+class Apply(StrictInput):
     """``pins``: for a proposal of argument pins, the arguments to pin. If left out, all of them are
     pinned."""
 
@@ -138,7 +138,7 @@ def proposal_out(grant: Grant, findings: Findings) -> GrantProposalOut:
     return GrantProposalOut(grant=grant.pk, about=str(grant), as_of=as_of, proposal=shown)
 
 
-def row_out(tool: Tool, agents: Sequence[Agent], table: Table) -> AccessRow:
+def row_out(tool: Tool, agents: Sequence[Agent], table: AccessTable) -> AccessRow:
     """A row of the table as its answer."""
     cells = [
         AccessCell(
@@ -148,8 +148,8 @@ def row_out(tool: Tool, agents: Sequence[Agent], table: Table) -> AccessRow:
             why=cell.why,
             lacks=list(cell.lacks),
         )
-        for agent, cell in zip(agents, table.row(tool, agents), strict=True)
+        for agent, cell in zip(agents, table.build_row(tool, agents), strict=True)
     ]
     return AccessRow(
-        tool=str(tool), server=tool.server.slug, risk=risk_of(tool).level, agents=cells
+        tool=str(tool), server=tool.server.slug, risk=assess_risk(tool).level, agents=cells
     )

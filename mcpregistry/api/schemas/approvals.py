@@ -9,12 +9,12 @@ from django.utils import timezone
 from ninja import Schema
 from pydantic import Field
 
-from mcpregistry.api.schemas.basics import Input, Object, Text, When, capped, decoded
-from mcpregistry.calls.approvals.status import status_of
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.api.schemas.basics import Object, StrictInput, Text, When, cap_text, decode_json
+from mcpregistry.calls.approvals.held_call_status import describe_held_call
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, ApprovalVote
 from mcpregistry.services.approvals import held_calls, refusals
-from mcpregistry.services.approvals.requests import arguments_hash
+from mcpregistry.services.approvals.requests import hash_current_arguments
 
 Reason = Annotated[
     Text,
@@ -93,7 +93,7 @@ class ApprovalDetail(ApprovalOut):
     )
 
 
-class PermitOrder(Input):
+class PermitOrder(StrictInput):
     """Allow more calls of this kind to the agent in advance. A permit can only be narrower than
     this call."""
 
@@ -104,7 +104,7 @@ class PermitOrder(Input):
     uses: Annotated[int, Field(ge=1, le=100_000)] | None = None
 
 
-class ApproveOrder(Input):
+class ApproveOrder(StrictInput):
     """Approve the arguments that were shown (``seen``), or the edited ones given here, optionally
     with a permit."""
 
@@ -124,19 +124,19 @@ class ApproveOrder(Input):
     permit: PermitOrder | None = None
 
 
-class RejectOrder(Input):
+class RejectOrder(StrictInput):
     """Reject the call. The agent reads the reason."""
 
     reason: Reason = ""
 
 
-class LiftOrder(Input):
+class LiftOrder(StrictInput):
     """Allow the same call to ask again. The reason is for the audit log."""
 
     reason: Reason = ""
 
 
-class WithdrawOrder(Input):
+class WithdrawOrder(StrictInput):
     """The caller withdraws its call."""
 
     reason: Reason = ""
@@ -153,9 +153,9 @@ class ResultOut(Schema):
     result: Any
 
 
-def ticket_out(ticket: held_calls.Ticket, state: State) -> Ticket:
+def ticket_out(ticket: held_calls.HeldCallTicket, state: InvocationState) -> Ticket:
     """A ticket as its answer, with the addresses to ask at."""
-    said = status_of(ticket, state)
+    said = describe_held_call(ticket, state)
     return Ticket(
         id=ticket.id,
         state=state,
@@ -175,18 +175,18 @@ def approval_detail(row: ApprovalRequest) -> ApprovalDetail:
     """The row as its answer, with arguments and votes."""
     return ApprovalDetail(
         **_facts(row),
-        arguments=decoded(row.call.arguments),
-        edited=decoded(row.edited),
-        seen=arguments_hash(row),
+        arguments=decode_json(row.call.arguments),
+        edited=decode_json(row.edited),
+        seen=hash_current_arguments(row),
         votes=[_vote(vote) for vote in row.votes.all()],
-        said=capped(row.said),
-        refused_until=refusals.holds_until(row, timezone.now()),
+        said=cap_text(row.said),
+        refused_until=refusals.find_refusal_end(row, timezone.now()),
     )
 
 
 def _vote(vote: ApprovalVote) -> VoteOut:
     return VoteOut(
-        name=vote.name, approve=vote.approve, reason=capped(vote.reason), via=vote.via, at=vote.at
+        name=vote.name, approve=vote.approve, reason=cap_text(vote.reason), via=vote.via, at=vote.at
     )
 
 
@@ -196,7 +196,7 @@ def _facts(row: ApprovalRequest) -> dict[str, Any]:
     return {name: getattr(row, name) for name in same} | {
         "id": row.pk,
         "call": call.pk,
-        "state": State(call.state),
+        "state": InvocationState(call.state),
         "agent": call.agent_slug,
         "requester": call.requester,
         "endpoint": call.endpoint_slug,
@@ -204,6 +204,6 @@ def _facts(row: ApprovalRequest) -> dict[str, Any]:
         "tool": call.tool_name,
         "rule": row.rule_name,
         "group": row.group.name if row.group else None,
-        "decided_reason": capped(row.decided_reason),
-        "url": held_calls.ticket_of(row).url,
+        "decided_reason": cap_text(row.decided_reason),
+        "url": held_calls.make_ticket(row).url,
     }

@@ -80,13 +80,13 @@ When = Annotated[
 ConversationId = Annotated[Text, Field(min_length=1, max_length=32)]
 
 
-class Input(BaseModel):
+class StrictInput(BaseModel):
     """A request body with exact types and without unknown keys."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     nullable: ClassVar[frozenset[str]] = frozenset()
 
-    def given(self) -> dict[str, Any]:
+    def get_sent_values(self) -> dict[str, Any]:
         """The keys that were sent; null counts as left out, unless it means something for that
         key."""
         sent = {name: getattr(self, name) for name in self.model_fields_set}
@@ -120,12 +120,12 @@ class Accepted(Schema):
     message: str
 
 
-def capped(text: str, limit: int = LONG_TEXT) -> str:
+def cap_text(text: str, limit: int = LONG_TEXT) -> str:
     """Foreign text for an answer, cut at ``limit`` characters; the cut says how many are
     missing."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def decoded(text: str) -> Any:
+def decode_json(text: str) -> Any:
     """A stored JSON text as a value; null when it was erased or is too long for one answer."""
     return json.loads(text) if text and len(text) <= WHOLE_VALUE else None

@@ -10,22 +10,22 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.access import Long
-from mcpregistry.api.schemas.basics import Input, Slug, Text
-from mcpregistry.domain.budgets import Level, Period, Unit, amount
+from mcpregistry.api.schemas.basics import Slug, StrictInput, Text
+from mcpregistry.domain.budgets import Level, Period, Unit, convert_to_decimal
 from mcpregistry.models import Budget, BudgetEntry
-from mcpregistry.services.budgets.books import Standing
+from mcpregistry.services.budgets.books import BudgetStanding
 
 Mark = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]
 
 
-class BudgetChange(Input):
+class BudgetChange(StrictInput):
     """Changes of a budget. You can leave out any key. The amount spent so far is kept."""
 
     nullable = frozenset({"soft", "hard"})
 
     def columns(self) -> dict[str, Any]:
         """What was sent, as the columns have it."""
-        given = self.given()
+        given = self.get_sent_values()
         return given | {
             name: Decimal(str(given[name]))
             for name in self.nullable & given.keys()
@@ -130,7 +130,7 @@ class SpentOut(Schema):
     at: datetime
 
 
-def budget_out(row: Budget, standing: Standing) -> BudgetOut:
+def budget_out(row: Budget, standing: BudgetStanding) -> BudgetOut:
     """The budget as its answer."""
     book = standing.book
     unit = row.counts
@@ -145,8 +145,8 @@ def budget_out(row: Budget, standing: Standing) -> BudgetOut:
         soft=_float(row.soft),
         hard=_float(row.hard),
         time_zone=row.time_zone,
-        spent=float(amount(book.spent, unit)),
-        reserved=float(amount(book.reserved, unit)),
+        spent=float(convert_to_decimal(book.spent, unit)),
+        reserved=float(convert_to_decimal(book.reserved, unit)),
         level=standing.level,
         period_start=standing.start,
         period_end=standing.ends,
@@ -157,12 +157,12 @@ def _float(mark: Decimal | None) -> float | None:
     return None if mark is None else float(mark)
 
 
-def spent_out(row: BudgetEntry) -> SpentOut:
+def build_spent_out(row: BudgetEntry) -> SpentOut:
     """The entry as its answer; ``row.budget`` is read."""
     return SpentOut(
         id=row.pk,
         kind=row.kind,
-        amount=float(amount(row.amount, row.budget.counts)),
+        amount=float(convert_to_decimal(row.amount, row.budget.counts)),
         agent=row.agent_slug,
         reference=row.reference,
         at=row.at,

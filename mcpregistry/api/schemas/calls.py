@@ -8,10 +8,10 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.approvals import Ticket
-from mcpregistry.api.schemas.basics import ConversationId, Input, Slug, Text
+from mcpregistry.api.schemas.basics import ConversationId, Slug, StrictInput, Text
 
 
-class CallMeta(Input):
+class CallMeta(StrictInput):
     """Optional. If you give names, they are compared with those of the tool, to prevent mix-ups."""
 
     server_name: Annotated[Text, Field(max_length=63)] | None = None
@@ -21,7 +21,7 @@ class CallMeta(Input):
     ] = ""
 
 
-class CallOrder(Input):
+class CallOrder(StrictInput):
     """A call: arguments, endpoint, and for users the agent for which they make it."""
 
     params: dict[str, Any] = Field(default={}, description="Arguments of the tool.")

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from ninja import Schema
 from pydantic import Field
 
-from mcpregistry.api.schemas.basics import Input, Slug, Text
-from mcpregistry.calls.context_bill import Bill, Line
+from mcpregistry.api.schemas.basics import Slug, StrictInput, Text
+from mcpregistry.calls.context_bill import Bill, BillLine
 from mcpregistry.models import Agent, Endpoint
 
 
@@ -54,7 +54,7 @@ class BillOut(Schema):
     left_out: int = Field(description="Number of tools beyond the limit. The sums include them.")
 
 
-class Hide(Input):
+class Hide(StrictInput):
     """``tools``: names in the form `server::name`, or as hosts see them."""
 
     agent: Slug
@@ -98,7 +98,7 @@ def bill_out(
     )
 
 
-def _tool_out(line: Line, unused: bool) -> BilledTool:
+def _tool_out(line: BillLine, unused: bool) -> BilledTool:
     return BilledTool(
         name=line.name,
         tool=None if line.own else f"{line.server}::{line.key}",

@@ -9,7 +9,7 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.access import Name
-from mcpregistry.api.schemas.basics import Input, Slug, Text
+from mcpregistry.api.schemas.basics import Slug, StrictInput, Text
 from mcpregistry.models import Conversation, Message
 from mcpregistry.models.conversation import LONGEST_MESSAGE
 
@@ -22,7 +22,7 @@ Servers = Annotated[
 ]
 
 
-class ConversationChange(Input):
+class ConversationChange(StrictInput):
     """Changes of a conversation. You can leave out any key."""
 
     title: Name | None = None
@@ -55,7 +55,7 @@ class ConversationOut(Schema):
     ended_at: datetime | None
 
 
-class MessageNew(Input):
+class MessageNew(StrictInput):
     """A new message."""
 
     text: Annotated[Text, Field(min_length=1, max_length=LONGEST_MESSAGE)]

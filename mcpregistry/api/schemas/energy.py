@@ -9,7 +9,7 @@ from ninja import Schema
 from pydantic import Field
 
 from mcpregistry.api.schemas.access import Long
-from mcpregistry.api.schemas.basics import Input, Slug
+from mcpregistry.api.schemas.basics import Slug, StrictInput
 from mcpregistry.domain.energy import OnEmpty
 from mcpregistry.models import EnergyEntry, EnergyPool
 from mcpregistry.models.energy import LowPolicy
@@ -18,7 +18,7 @@ from mcpregistry.services.energy import pools
 Units = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
-class PoolChange(Input):
+class PoolChange(StrictInput):
     """Changes of a pool. You can leave out any key. The level is kept."""
 
     slug: Slug | None = None
@@ -132,7 +132,7 @@ class EnergyEntryOut(Schema):
     at: datetime
 
 
-class GrantEnergy(Input):
+class GrantEnergy(StrictInput):
     """Units that a user adds."""
 
     amount: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
@@ -141,7 +141,7 @@ class GrantEnergy(Input):
 def pool_out(row: EnergyPool, *, to: str = "") -> PoolOut:
     """The pool as its answer; ``row.agents`` should be prefetched. ``to``: the agent that asks, if
     it is one."""
-    stand = pools.standing(row)
+    stand = pools.load_pool_standing(row)
     return PoolOut(
         slug=row.slug,
         description=row.description,

@@ -8,11 +8,11 @@ from typing import Annotated, Literal, cast
 from ninja import Schema
 from pydantic import Field
 
-from mcpregistry.api.schemas.basics import Input, Slug, Text, capped
+from mcpregistry.api.schemas.basics import Slug, StrictInput, Text, cap_text
 from mcpregistry.api.schemas.registry import InputOut, input_out
 from mcpregistry.models import Install
 from mcpregistry.services.installs import offers, requests
-from mcpregistry.services.registry import settings
+from mcpregistry.services.registry import bundle_settings
 
 EcosystemName = Literal["npm", "pypi", "mcpb"]
 StateName = Literal[
@@ -20,7 +20,7 @@ StateName = Literal[
 ]
 
 
-class InstallNew(Input):
+class InstallNew(StrictInput):
     """A package. Without a version the latest is used; without a server a new one is created."""
 
     ecosystem: EcosystemName
@@ -46,13 +46,13 @@ class InstallNew(Input):
     slug: Annotated[Text, Field(max_length=63, description="Short name of the new server.")] = ""
 
 
-class InstallApproval(Input):
+class InstallApproval(StrictInput):
     """The SHA-256 of exactly the lock that was shown."""
 
     lock_sha256: Annotated[Text, Field(min_length=64, max_length=64)]
 
 
-class InstallUse(Input):
+class InstallUse(StrictInput):
     """The server that uses the package. If null, the server of the request, or a new one."""
 
     server: Slug | None = None
@@ -141,7 +141,7 @@ def install_out(install: Install) -> InstallOut:
 
 def install_whole(install: Install) -> InstallWhole:
     """The row with its lock."""
-    lock = requests.lock_of(install)
+    lock = requests.read_lock(install)
     packages = [
         PackageOut(
             name=each.name,
@@ -151,8 +151,8 @@ def install_whole(install: Install) -> InstallWhole:
         )
         for each in (lock.packages if lock else ())
     ]
-    way = settings.way_for(install)
-    changes = [str(change) for change in requests.changes_of(install)]
+    way = bundle_settings.find_bundle_option(install)
+    changes = [str(change) for change in requests.list_lock_changes(install)]
     return InstallWhole(
         **_facts(install),  # type: ignore[arg-type]
         packages=packages,
@@ -164,12 +164,12 @@ def install_whole(install: Install) -> InstallWhole:
 
 
 def _definitions(install: Install) -> DefinitionChanges | None:
-    if (found := offers.comparison(install)) is None:
+    if (found := offers.compare_offers(install)) is None:
         return None
     return DefinitionChanges(
         added=[_tool(each) for each in found.added],
         changed=[_tool(each) for each in found.changed],
-        removed=[capped(name, 500) for name in found.removed],
+        removed=[cap_text(name, 500) for name in found.removed],
         instructions_changed=bool(found.instructions),
         same=found.same,
     )
@@ -189,9 +189,9 @@ def _facts(install: Install) -> dict[str, object]:
         "package": install.package,
         "version": install.version or install.wanted,
         "state": cast(StateName, install.state),
-        "reason": capped(install.reason),
+        "reason": cap_text(install.reason),
         "lock_sha256": install.lock_sha256,
-        "command": requests.command_of(install),
+        "command": requests.build_command(install),
         "size": install.size,
         "files": install.files,
         "requested_by": install.requested_by,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from ninja import Schema
 from pydantic import Field
 
-from mcpregistry.api.schemas.basics import Input, Slug, Text, capped
+from mcpregistry.api.schemas.basics import Slug, StrictInput, Text, cap_text
 from mcpregistry.models import Channel, Delivery
 
 Kind = Literal["webhook", "email", "slack"]
@@ -35,7 +35,7 @@ Short = Annotated[Text, Field(max_length=100)]
 Secret = Annotated[Text, Field(max_length=2_000)]
 
 
-class ChannelChange(Input):
+class ChannelChange(StrictInput):
     """Changes of a channel. You can leave out any key. Secrets that you leave out are kept; lists
     are replaced as a whole.
     """
@@ -168,7 +168,7 @@ def _facts(row: Delivery) -> dict[str, Any]:
         "state": row.state,
         "attempts": row.attempts,
         "response_code": row.response_code,
-        "last_error": capped(row.last_error),
+        "last_error": cap_text(row.last_error),
         "created_at": row.created_at,
         "next_at": row.next_at,
         "ended_at": row.ended_at,

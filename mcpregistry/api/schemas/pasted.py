@@ -7,15 +7,15 @@ from typing import Annotated, Literal
 from ninja import Schema
 from pydantic import Field
 
-from mcpregistry.api.schemas.basics import Input, Text
+from mcpregistry.api.schemas.basics import StrictInput, Text
 from mcpregistry.api.schemas.config import NoteOut
 from mcpregistry.api.schemas.servers import TransportName
 from mcpregistry.domain.formats.document import ServerEntry
 from mcpregistry.domain.formats.pasted import MOST_CHARACTERS, Pasted
-from mcpregistry.domain.formats.pasted.secrets import taken_out
+from mcpregistry.domain.formats.pasted.secrets import extract_secrets
 
 
-class PastedIn(Input):
+class PastedIn(StrictInput):
     """Installation text of a server: a command line, an address, a block of a host's file, or the
     name of a registry entry.
     """
@@ -63,7 +63,7 @@ class PastedOut(Schema):
     notes: list[NoteOut]
 
 
-def pasted_out(found: Pasted) -> PastedOut:
+def build_pasted_out(found: Pasted) -> PastedOut:
     """Without any secret that was pasted."""
     notes = [
         NoteOut(action=n.action, pointer=n.pointer, message=n.sentence, remedy=n.remedy)
@@ -72,14 +72,14 @@ def pasted_out(found: Pasted) -> PastedOut:
     ]
     return PastedOut(
         what=found.what,
-        servers=[*map(_pasted_server, found.document.servers)],
+        servers=[*map(_build_pasted_server, found.document.servers)],
         registry_entry=found.registry,
         notes=notes,
     )
 
 
-def _pasted_server(entry: ServerEntry) -> PastedServer:
-    plain, found = taken_out(entry)
+def _build_pasted_server(entry: ServerEntry) -> PastedServer:
+    plain, found = extract_secrets(entry)
     secrets = [
         PastedSecret(
             credential=each.name, label=each.label, place=each.place, filled_in=bool(each.value)

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 from ninja import Schema
 from pydantic import Field
 
-from mcpregistry.api.schemas.basics import Input, Object, Slug, Text
+from mcpregistry.api.schemas.basics import Object, Slug, StrictInput, Text
 from mcpregistry.domain.policy.conditions import LONGEST
-from mcpregistry.domain.policy.risk import risk_of
+from mcpregistry.domain.policy.risk import assess_risk
 from mcpregistry.models import Permit, PolicyRule, Tool
 from mcpregistry.services.definitions import behaviour
 from mcpregistry.services.policy.explain import Why
-from mcpregistry.services.policy.replay import Report
+from mcpregistry.services.policy.replay import ReplayReport
 
 OutcomeWord = Literal["allow", "ask", "deny"]
 Seconds = Annotated[int, Field(ge=5, le=30 * 24 * 60 * 60)]
@@ -33,7 +33,7 @@ RefusalSeconds = Annotated[
 ]
 
 
-class RuleChange(Input):
+class RuleChange(StrictInput):
     """Changes of a rule. Null in a scope or in ``approvers`` removes the value."""
 
     nullable = frozenset({"agent", "endpoint", "server", "tool", "approvers"})
@@ -111,7 +111,7 @@ class RuleOut(Schema):
     created_at: datetime
 
 
-class RuleTest(Input):
+class RuleTest(StrictInput):
     """Try a draft, or with ``id`` a changed version of a rule, on the calls of the last days."""
 
     id: Annotated[int, Field(ge=1, lt=2**63)] | None = None
@@ -168,7 +168,7 @@ class RuleTestOut(Schema):
     examples: list[ExampleOut]
 
 
-class AnnotationsIn(Input):
+class AnnotationsIn(StrictInput):
     """Confirmed annotations. Null means not known, so the worst is assumed."""
 
     nullable = frozenset({"read_only", "destructive", "open_world"})
@@ -215,7 +215,7 @@ class PermitOut(Schema):
     revoked_at: datetime | None
 
 
-class WhyIn(Input):
+class WhyIn(StrictInput):
     """The call in question. Without arguments, conditions on arguments are not decided."""
 
     agent: Slug
@@ -276,7 +276,7 @@ _CHANGES = 200  # that one answer lists
 _NAMED = ("agent", "endpoint", "server", "tool", "approvers")
 
 
-def test_out(report: Report) -> RuleTestOut:
+def test_out(report: ReplayReport) -> RuleTestOut:
     """The report of a replay as its answer."""
     return RuleTestOut(
         days=report.days,
@@ -320,10 +320,10 @@ def annotations_out(tool: Tool) -> AnnotationsOut:
     confirmed = {name: getattr(tool, name) for name in behaviour.HINTS}
     return AnnotationsOut(
         tool=str(tool),
-        claimed=behaviour.claims(tool),
+        claimed=behaviour.read_claims(tool),
         confirmed=confirmed,
-        risk=risk_of(tool).level,
-        seen=behaviour.seen_of(tool),
+        risk=assess_risk(tool).level,
+        seen=behaviour.fingerprint_behaviour(tool),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ninja import Schema
 from pydantic import Field
 
-from mcpregistry.api.schemas.basics import capped, decoded
+from mcpregistry.api.schemas.basics import cap_text, decode_json
 from mcpregistry.models import AuditEntry, Invocation
 
 _SAME = (
@@ -114,8 +114,8 @@ def invocation_detail(row: Invocation) -> InvocationDetail:
         server_revision=row.server_revision,
         definition_hash=row.definition_hash,
         binding=row.binding,
-        arguments=decoded(row.arguments),
-        result=decoded(row.result),
+        arguments=decode_json(row.arguments),
+        result=decode_json(row.result),
     )
 
 
@@ -130,7 +130,7 @@ def audit_out(row: AuditEntry) -> AuditOut:
         writer=row.writer,
         seq=row.seq,
         hash=row.hash,
-        facts=decoded(row.body),
+        facts=decode_json(row.body),
     )
 
 
@@ -141,7 +141,7 @@ def _facts(row: Invocation) -> dict[str, Any]:
         "server": row.server_slug,
         "tool": row.tool_name,
     }
-    more = {"reason": capped(row.reason), "conversation": row.conversation_id}
+    more = {"reason": cap_text(row.reason), "conversation": row.conversation_id}
     # read ``with_energy``
     more["energy_consumed"] = row.energy_consumed  # type: ignore[attr-defined]
     return {name: getattr(row, name) for name in _SAME} | names | more

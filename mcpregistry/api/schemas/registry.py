@@ -8,12 +8,12 @@ from typing import Annotated, Any
 from ninja import Schema
 from pydantic import Field
 
-from mcpregistry.api.schemas.basics import Input, Slug, Text
-from mcpregistry.domain.registry.ways import Input as Asked
-from mcpregistry.domain.registry.ways import Way
+from mcpregistry.api.schemas.basics import Slug, StrictInput, Text
+from mcpregistry.domain.registry.install_options import InstallInput as Asked
+from mcpregistry.domain.registry.install_options import InstallOption
 from mcpregistry.models import Install, RegistryEntry, RegistrySource, Server
 from mcpregistry.services.registry import sources
-from mcpregistry.services.registry.adding import Wish, ways_here
+from mcpregistry.services.registry.add_entries import AddRequest, list_local_options
 
 Address = Annotated[
     Text,
@@ -23,7 +23,7 @@ Address = Annotated[
 ]
 
 
-class RegistryChange(Input):
+class RegistryChange(StrictInput):
     """Changes of a registry. You can leave out any key. A new address empties the local copy."""
 
     slug: Slug | None = None
@@ -142,7 +142,7 @@ class EntryWhole(RegistryEntryOut):
     ways: list[WayOut]
 
 
-class EntryAdd(Input):
+class EntryAdd(StrictInput):
     """How to add an entry. `values`: the value of each input, by its key."""
 
     way: Annotated[
@@ -157,9 +157,11 @@ class EntryAdd(Input):
         ),
     ]
 
-    def wish(self) -> Wish:
+    def wish(self) -> AddRequest:
         """As the service takes it."""
-        return Wish(number=self.way, slug=self.slug or "", values=self.values, sha256=self.sha256)
+        return AddRequest(
+            number=self.way, slug=self.slug or "", values=self.values, sha256=self.sha256
+        )
 
 
 class EntryChoice(EntryAdd):
@@ -203,7 +205,7 @@ def registry_out(row: RegistrySource) -> RegistryOut:
         "skipped",
         "error",
     )
-    reading = sources.state_of(row) in ("reading", "waiting")
+    reading = sources.describe_state(row) in ("reading", "waiting")
     return RegistryOut(
         reading=reading,
         has_token=bool(row.sealed_token),
@@ -219,7 +221,7 @@ def entry_out(row: RegistryEntry) -> RegistryEntryOut:
 def entry_whole(row: RegistryEntry) -> EntryWhole:
     """The entry as its own answer."""
     return EntryWhole(
-        **_facts(row), sha256=row.sha256, ways=[_way_out(way) for way in ways_here(row)]
+        **_facts(row), sha256=row.sha256, ways=[_way_out(way) for way in list_local_options(row)]
     )
 
 
@@ -257,7 +259,7 @@ def input_out(asked: Asked) -> InputOut:
     )
 
 
-def _way_out(way: Way) -> WayOut:
+def _way_out(way: InstallOption) -> WayOut:
     inputs = [input_out(each) for each in way.inputs]
     return WayOut(
         kind=way.kind,

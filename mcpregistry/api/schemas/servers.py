@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal, cast
 from ninja import Schema
 from pydantic import Field
 
-from mcpregistry.api.schemas.basics import Input, Object, Slug, Text, capped
+from mcpregistry.api.schemas.basics import Object, Slug, StrictInput, Text, cap_text
+from mcpregistry.domain.servers.redacted_env import mask_record_secrets, redact_env
 from mcpregistry.domain.servers.sandbox import LAST_PORT, MOST_PATHS, MOST_PORTS
-from mcpregistry.domain.servers.shown_env import shown_env, without_secrets
 from mcpregistry.models import Connection, Server, ServerEvent, ServerTest
 from mcpregistry.models.confinement import MOST_MB, MOST_SECONDS
 from mcpregistry.models.server import MOST_DEFINITION_BYTES, MOST_TOOLS
+from mcpregistry.services.servers.exposed_secrets import find_open_secrets
 from mcpregistry.services.servers.lifecycle import BOUNDS, SANDBOX
-from mcpregistry.services.servers.open_secrets import find_open_secrets
 
 TransportName = Literal["stdio", "http", "sse", "websocket"]
 LifecycleName = Literal["draft", "active", "disabled"]
@@ -31,7 +31,7 @@ Seconds = Annotated[float, Field(ge=0.1, le=600, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1000)]
 
 
-class ServerChange(Input):
+class ServerChange(StrictInput):
     """Changes of a server. You can leave out any key. If given, env and headers are replaced as a
     whole."""
 
@@ -153,7 +153,7 @@ class ServerNew(ServerChange):
     slug: Slug
 
 
-class Confirmation(Input):
+class Confirmation(StrictInput):
     """The hash of the launch that was checked."""
 
     launch_hash: Annotated[
@@ -166,7 +166,7 @@ class Confirmation(Input):
     ]
 
 
-class TestOrder(Input):
+class TestOrder(StrictInput):
     """What the test does. It always tests the stored, confirmed server."""
 
     call_tool: Annotated[
@@ -420,7 +420,7 @@ _SAME = (
 def server_out(server: Server, *, whole: bool = True) -> ServerOut:
     """The row as its answer; not ``whole``: without what is secret in its command and address."""
     same = {name: getattr(server, name) for name in _SAME}
-    same = same if whole else without_secrets(same)
+    same = same if whole else mask_record_secrets(same)
     return ServerOut(
         **same,
         env_names=sorted(server.env),
@@ -433,7 +433,9 @@ def launch_out(server: Server, *, whole: bool = True) -> LaunchOut:
     """What a person confirms, with the hash to confirm it by; not ``whole``: as of
     ``server_out``."""
     launch = server.launch_facts()
-    facts = (launch if whole else without_secrets(launch)) | {"env_values": shown_env(server.env)}
+    facts = (launch if whole else mask_record_secrets(launch)) | {
+        "env_values": redact_env(server.env)
+    }
     return LaunchOut(
         facts=facts, launch_hash=server.launch_hash(), confirmed=server.launch_confirmed
     )
@@ -448,7 +450,7 @@ def connection_out(row: Connection) -> ConnectionOut:
         pid=row.pid,
         since=row.since,
         seen_at=row.seen_at,
-        last_error=capped(row.last_error),
+        last_error=cap_text(row.last_error),
         last_connect_time=row.connected_at,
         reconnect_attempts=row.attempts,
         sessions=row.sessions,
@@ -461,7 +463,7 @@ def event_out(event: ServerEvent) -> EventOut:
         id=event.id,
         at=event.at,
         kind=event.kind,
-        message=capped(event.message),
+        message=cap_text(event.message),
         process=event.process,
     )
 
@@ -483,6 +485,6 @@ def test_out(test: ServerTest) -> ServerTestOut:
         tool_count=test.tool_count,
         left_out=test.left_out,
         error_code=test.error_code,
-        error=capped(test.error),
-        stderr_tail=capped(test.stderr_tail, 64 * 1024),
+        error=cap_text(test.error),
+        stderr_tail=cap_text(test.stderr_tail, 64 * 1024),
     )

@@ -8,12 +8,12 @@ from typing import Any, Literal, cast
 from ninja import Schema
 from pydantic import Field
 
-from mcpregistry.api.schemas.basics import Input, OfferKind, Text, capped, decoded
-from mcpregistry.domain.definitions.definition import differences
-from mcpregistry.domain.definitions.diff import rewordings
+from mcpregistry.api.schemas.basics import OfferKind, StrictInput, Text, cap_text, decode_json
+from mcpregistry.domain.definitions.definition import list_changed_fields
+from mcpregistry.domain.definitions.diff import list_rewordings
 from mcpregistry.domain.definitions.findings import Severity
-from mcpregistry.domain.energy import Rates
-from mcpregistry.domain.kinds import arguments_schema
+from mcpregistry.domain.energy import EnergyRates
+from mcpregistry.domain.offer_kinds import build_arguments_schema
 from mcpregistry.models import Definition, Tool
 from mcpregistry.services.energy import estimates
 
@@ -22,7 +22,7 @@ ToolStatus = Literal["approved", "changed", "quarantined", "rejected", "gone"]
 Level = Literal["clean", "note", "suspicious", "danger"]
 
 
-class ToolChange(Input):
+class ToolChange(StrictInput):
     """Changes of a tool. You can leave out any key."""
 
     enabled: bool | None = None
@@ -143,20 +143,20 @@ class ToolDetail(ToolOut):
     connected: bool
 
 
-def tool_out(tool: Tool, name: str, rates: Rates | None = None) -> ToolOut:
+def tool_out(tool: Tool, name: str, rates: EnergyRates | None = None) -> ToolOut:
     """The row as its answer; ``name`` is its exposed name in the default style, ``rates`` those of
     who asks."""
     return ToolOut(**_facts(tool, name, rates))
 
 
 def tool_detail(
-    tool: Tool, name: str, *, connected: bool, rates: Rates | None = None
+    tool: Tool, name: str, *, connected: bool, rates: EnergyRates | None = None
 ) -> ToolDetail:
     """The row as its answer, with schemas; ``connected``: some process holds a connection to its
     server."""
     return ToolDetail(
         **_facts(tool, name, rates),
-        input_schema=arguments_schema(tool.kind, tool.pinned.data) if tool.pinned else None,  # type: ignore[arg-type]
+        input_schema=build_arguments_schema(tool.kind, tool.pinned.data) if tool.pinned else None,  # type: ignore[arg-type]
         approved=definition_out(tool.pinned, tool) if tool.pinned else None,
         latest=definition_out(tool.latest, tool) if tool.latest else None,
         connected=connected,
@@ -173,7 +173,7 @@ def definition_out(definition: Definition, tool: Tool) -> DefinitionOut:
         decided_at=definition.decided_at,
         approved=definition.approved,
         serving=tool.status == "approved" and tool.pinned_id == definition.id,
-        data=decoded(definition.body),
+        data=decode_json(definition.body),
     )
 
 
@@ -198,14 +198,14 @@ def definition_detail(definition: Definition, tool: Tool) -> DefinitionDetail:
         )
         for f in definition.findings
     ]
-    changes = rewordings(tool.pinned.data, definition.data) if compared and tool.pinned else []
+    changes = list_rewordings(tool.pinned.data, definition.data) if compared and tool.pinned else []
     return DefinitionDetail(
         **definition_out(definition, tool).dict(),
         findings=found,
         changes=[
             RewordingOut(
                 field=c.field,
-                segments=[SegmentOut(sign=s, text=capped(text)) for s, text in c.segments],
+                segments=[SegmentOut(sign=s, text=cap_text(text)) for s, text in c.segments],
             )
             for c in changes
         ],
@@ -216,7 +216,7 @@ def drift_out(tool: Tool) -> DriftOut:
     """A tool that no agent sees, with the reason."""
     old = tool.pinned
     new = tool.latest
-    fields = differences(old.data, new.data) if old and new and old.pk != new.pk else []
+    fields = list_changed_fields(old.data, new.data) if old and new and old.pk != new.pk else []
     return DriftOut(
         tool=str(tool),
         server=tool.server.slug,
@@ -229,9 +229,9 @@ def drift_out(tool: Tool) -> DriftOut:
     )
 
 
-def _facts(tool: Tool, name: str, rates: Rates | None) -> dict[str, Any]:
+def _facts(tool: Tool, name: str, rates: EnergyRates | None) -> dict[str, Any]:
     shown = tool.pinned or tool.latest
-    cost = estimates.of_tool(tool, rates)
+    cost = estimates.estimate_tool(tool, rates)
     return {
         "name": name,
         "key": str(tool),
@@ -240,7 +240,7 @@ def _facts(tool: Tool, name: str, rates: Rates | None) -> dict[str, Any]:
         "server_id": tool.server.slug,
         "server_name": tool.server.title,
         "original_name": tool.name,
-        "description": capped(shown.description) if shown else "",
+        "description": cap_text(shown.description) if shown else "",
         "status": tool.status,
         "enabled": tool.enabled,
         "own_name": tool.own_name,

@@ -7,9 +7,9 @@ from datetime import datetime
 from ninja import Schema
 from pydantic import Field
 
-from mcpregistry.api.schemas.basics import capped
+from mcpregistry.api.schemas.basics import cap_text
 from mcpregistry.queries.failures import Pattern
-from mcpregistry.queries.usage import Row
+from mcpregistry.queries.usage import UsageRow
 
 _MOST_TOOLS = 50  # of one pattern
 
@@ -85,7 +85,7 @@ class PatternOut(Schema):
     examples: list[FailedCall] = Field(description="Newest of these calls, at most five.")
 
 
-def usage_out(row: Row) -> UsageOut:
+def usage_out(row: UsageRow) -> UsageOut:
     """A row as REST shows it."""
     return UsageOut(
         server=row.server,
@@ -115,7 +115,7 @@ def pattern_out(each: Pattern) -> PatternOut:
     alike = each.alike
     return PatternOut(
         code=each.code,
-        shape=capped(each.shape),
+        shape=cap_text(each.shape),
         count=alike.count,
         first=alike.first,
         last=alike.last,

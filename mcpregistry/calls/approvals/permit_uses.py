@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from django.db import Error
 
-from mcpregistry.calls.approvals.kept import Kept
+from mcpregistry.calls.approvals.background_writes import BackgroundWrites
 from mcpregistry.calls.call import Call
 from mcpregistry.calls.watch.configuration import LiveConfiguration
 from mcpregistry.db import db_call
@@ -22,11 +22,11 @@ from mcpregistry.services.policy.permits import Used
 class PermitUses:
     """See the module. What the pipeline needs of it is described there (``Permits``)."""
 
-    def __init__(self, live: LiveConfiguration, kept: Kept) -> None:
+    def __init__(self, live: LiveConfiguration, kept: BackgroundWrites) -> None:
         self._live = live
         self._kept = kept
 
-    async def taken(self, call: Call) -> Used | None:
+    async def take_use(self, call: Call) -> Used | None:
         """The permit that covers the call, one use of it taken; None: people are to be asked.
 
         A caller that comes back for what was decided gets that, though a permit was given with it.
@@ -35,25 +35,25 @@ class PermitUses:
         agent = call.request.catalogue.agent
         if not self._live.current.permits.get((agent.id, offer.tool.id)):
             return None
-        using = asyncio.ensure_future(db_call(_permitted, call, datetime.now(UTC)))
+        using = asyncio.ensure_future(db_call(_find_and_use_permit, call, datetime.now(UTC)))
         try:
             return await asyncio.shield(using)
         except (asyncio.CancelledError, Error):  # the use may be taken all the same
-            self._kept.soon(lambda: _unused(using, call))
+            self._kept.start_write(lambda: _return_uncertain_use(using, call))
             raise
 
     def give_back(self, call: Call) -> None:
         """The call did not run: the use that it has taken is for another one. Does not wait."""
-        self._kept.soon(lambda: db_call(_returned, call))
+        self._kept.start_write(lambda: db_call(_return_use, call))
 
 
-async def _unused(using: asyncio.Future[Used | None], call: Call) -> None:
+async def _return_uncertain_use(using: asyncio.Future[Used | None], call: Call) -> None:
     await asyncio.wait({using})
     using.exception()  # whatever it was
-    await db_call(_returned, call)
+    await db_call(_return_use, call)
 
 
-def _returned(call: Call) -> None:
+def _return_use(call: Call) -> None:
     """Whichever permit it was: only the log is sure to know, for the answer may have been lost on
     the way."""
     agent = call.request.catalogue.agent
@@ -64,11 +64,11 @@ def _returned(call: Call) -> None:
         permits.give_back(permit_id=permit_id, call_id=call.id, agent_slug=agent.slug)
 
 
-def _permitted(call: Call, now: datetime) -> Used | None:
+def _find_and_use_permit(call: Call, now: datetime) -> Used | None:
     offer = call.entry.offer
     agent = call.request.catalogue.agent
     terms = call.decision.terms or DEFAULT_TERMS
-    found = permits.covering(
+    found = permits.find_covering_permits(
         agent_slug=agent.slug,
         tool_id=offer.tool.id,
         definition_hash=offer.tool.definition_hash,
@@ -79,6 +79,6 @@ def _permitted(call: Call, now: datetime) -> Used | None:
         requester=call.request.requester.id,
         conversation=call.request.conversation,
     )
-    if found and held_calls.expected(binding=call.binding, now=now):
+    if found and held_calls.is_caller_expected(binding=call.binding, now=now):
         return None
-    return permits.use(call_id=call.id, permits=found, agent_slug=agent.slug, now=now)
+    return permits.use_permit(call_id=call.id, permits=found, agent_slug=agent.slug, now=now)

@@ -8,32 +8,38 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from mcpregistry.calls.call import Call, CallRequest, Host
-from mcpregistry.calls.catalog import Catalogue, Entry
+from mcpregistry.calls.call import Call, CallHost, CallRequest
+from mcpregistry.calls.catalog import Catalogue, CatalogueEntry
 from mcpregistry.domain.calls.forwarding import AS_TASK, NOTHING, Forwarding
 from mcpregistry.domain.calls.requester import Requester
 from mcpregistry.domain.errors import Conflict, NotFound
-from mcpregistry.domain.kinds import read
+from mcpregistry.domain.offer_kinds import parse_offer_key
 from mcpregistry.domain.policy.access import may_call
-from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
+from mcpregistry.domain.policy.decision import (
+    CallPolicy,
+    Decision,
+    PolicyQuestion,
+    RuleOutcome,
+    decide,
+)
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.services.approvals.edits import find_objection
-from mcpregistry.services.approvals.requests import binding_for, current_arguments
+from mcpregistry.services.approvals.requests import get_current_arguments, recompute_binding
 
 CatalogueOf = Callable[[str, str], Catalogue]
 
 
-class GroundLost(Conflict):
+class ApprovalVoidError(Conflict):
     """What was approved is no longer what would run; the message says what has changed."""
 
     code = "VOID"
 
 
-def resume(
+def revalidate_call(
     request: ApprovalRequest,
     *,
     catalogue_of: CatalogueOf,
-    policy: Policy,
+    policy: CallPolicy,
     now: datetime,
     call: Call | None = None,
 ) -> Call:
@@ -46,25 +52,25 @@ def resume(
     try:
         catalogue = catalogue_of(row.endpoint_slug, row.agent_slug)
     except NotFound as error:
-        raise GroundLost("the agent or the endpoint was disabled") from error
-    kind, name = read(row.tool_name)
-    catalogue = catalogue.of_kind(kind)
+        raise ApprovalVoidError("the agent or the endpoint was disabled") from error
+    kind, name = parse_offer_key(row.tool_name)
+    catalogue = catalogue.get_kind(kind)
     entry = catalogue.find(f"{row.server_slug}::{name}")
     if entry is None:
-        raise GroundLost("the tool no longer exists or is no longer granted")
+        raise ApprovalVoidError("the tool no longer exists or is no longer granted")
     _check_same(request, entry)
-    arguments = json.loads(current_arguments(request))
+    arguments = json.loads(get_current_arguments(request))
     if not may_call(
         catalogue.agent, catalogue.endpoint, entry.offer.tool, arguments, now.timestamp()
     ):
-        raise GroundLost("the agent's grants no longer allow these arguments")
+        raise ApprovalVoidError("the agent's grants no longer allow these arguments")
     decision = _check_rules(request, catalogue, entry, policy=policy, now=now, arguments=arguments)
-    asked = call.request if call else _request(request, catalogue, entry)
+    asked = call.request if call else _build_request(request, catalogue, entry)
     return Call(
         id=row.pk,
         request=asked,
         entry=entry,
-        arguments_json=current_arguments(request),
+        arguments_json=get_current_arguments(request),
         binding=row.binding,
         decision=decision,
         received_at=row.received_at,
@@ -73,24 +79,24 @@ def resume(
     )
 
 
-def _check_same(request: ApprovalRequest, entry: Entry) -> None:
+def _check_same(request: ApprovalRequest, entry: CatalogueEntry) -> None:
     row = request.call
     server = entry.offer.server
     tool = entry.offer.tool
     if server.revision != row.server_revision:
-        raise GroundLost(f"the settings of the server {server.slug} were changed")
+        raise ApprovalVoidError(f"the settings of the server {server.slug} were changed")
     if tool.definition_hash != row.definition_hash:
-        raise GroundLost("the tool's definition was changed")
-    if binding_for(request) != row.binding:
-        raise GroundLost("the recorded call differs from the call that was approved")
+        raise ApprovalVoidError("the tool's definition was changed")
+    if recompute_binding(request) != row.binding:
+        raise ApprovalVoidError("the recorded call differs from the call that was approved")
 
 
 def _check_rules(
     request: ApprovalRequest,
     catalogue: Catalogue,
-    entry: Entry,
+    entry: CatalogueEntry,
     *,
-    policy: Policy,
+    policy: CallPolicy,
     now: datetime,
     arguments: Mapping[str, Any],
 ) -> Decision:
@@ -99,8 +105,8 @@ def _check_rules(
     """
     row = request.call
 
-    def decided(on: Mapping[str, Any], at: datetime) -> Decision:
-        question = Question(
+    def decide_at(on: Mapping[str, Any], at: datetime) -> Decision:
+        question = PolicyQuestion(
             catalogue.agent,
             catalogue.endpoint,
             entry.offer.server,
@@ -113,21 +119,23 @@ def _check_rules(
         )
         return decide(policy, question)
 
-    asked = decided(json.loads(row.arguments), request.asked_at)
+    asked = decide_at(json.loads(row.arguments), request.asked_at)
     if asked.terms is None or asked.terms.fingerprint != request.rule_fingerprint:
-        raise GroundLost(
+        raise ApprovalVoidError(
             f"the rule that held the call ({request.rule_name}) was changed, or another rule applies now"
         )
-    if decided(arguments, now).outcome is Outcome.DENY:
-        raise GroundLost("a rule now denies the call")
+    if decide_at(arguments, now).outcome is RuleOutcome.DENY:
+        raise ApprovalVoidError("a rule now denies the call")
     if request.edited and (
-        objection := find_objection(request, decided(arguments, request.asked_at).terms)
+        objection := find_objection(request, decide_at(arguments, request.asked_at).terms)
     ):
-        raise GroundLost(f"{objection} for the edited arguments")
+        raise ApprovalVoidError(f"{objection} for the edited arguments")
     return asked
 
 
-def _request(request: ApprovalRequest, catalogue: Catalogue, entry: Entry) -> CallRequest:
+def _build_request(
+    request: ApprovalRequest, catalogue: Catalogue, entry: CatalogueEntry
+) -> CallRequest:
     """Of a caller that is not here: nobody hears of progress."""
     row = request.call
     return CallRequest(
@@ -137,13 +145,13 @@ def _request(request: ApprovalRequest, catalogue: Catalogue, entry: Entry) -> Ca
         row.origin,
         host_name=row.host_name,
         request_id=row.request_id,
-        host=Host(name=request.host, forwarding=_forwarding(request)),
+        host=CallHost(name=request.host, forwarding=_choose_forwarding(request)),
         expert=request.expert,
         requester=Requester(row.requester_id, row.requester),
         conversation=row.conversation_id or "",
     )
 
 
-def _forwarding(request: ApprovalRequest) -> Forwarding:
+def _choose_forwarding(request: ApprovalRequest) -> Forwarding:
     """A host that holds a task of ours can bear that the server makes one, too."""
     return AS_TASK if request.waiting_as == ApprovalRequest.Waiting.TASK else NOTHING

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from mcpregistry.calls.approvals.status import status_of
+from mcpregistry.calls.approvals.held_call_status import describe_held_call
 from mcpregistry.calls.call import Call, CallOutcome
-from mcpregistry.calls.catalog import Offer
-from mcpregistry.domain.calls.ends import headline
-from mcpregistry.domain.lifecycle import TERMINAL, State
-from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.calls.catalog import ToolOffer
+from mcpregistry.domain.calls.outcome_texts import compose_headline
+from mcpregistry.domain.lifecycle import TERMINAL, InvocationState
+from mcpregistry.domain.policy.decision import RuleOutcome
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import RUNS, AgentSpec, EndpointSpec, ServerSpec, ToolSpec
-from mcpregistry.domain.text.canonical import digest, stored
-from mcpregistry.services.approvals.held_calls import Ticket
+from mcpregistry.domain.snapshot_specs import RUNS, AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.text.canonical import encode_lossy_json, hash_parts
+from mcpregistry.services.approvals.held_calls import HeldCallTicket
 
 KIND = "builtin"
 NAME = "mcp_approval_status"
@@ -67,18 +67,18 @@ _TOOL = ToolSpec(
     id=-1,
     server_id=-1,
     name=NAME,
-    definition_hash=digest(stored(_LISTING)),
+    definition_hash=hash_parts(encode_lossy_json(_LISTING)),
     data=_LISTING,
     idempotent=True,
 )
-_OFFER = Offer(KIND, _SERVER, _TOOL, own=True, aside=True)
+_OFFER = ToolOffer(KIND, _SERVER, _TOOL, own=True, aside=True)
 
 
-class _Held(Protocol):
+class _TicketRunner(Protocol):
     """What is needed of ``calls.approvals.Approvals``."""
 
-    async def find(self, held_id: str, agent_slug: str) -> Ticket | None: ...
-    async def run(self, ticket: Ticket, call: Call | None = None) -> CallOutcome: ...
+    async def find(self, held_id: str, agent_slug: str) -> HeldCallTicket | None: ...
+    async def run(self, ticket: HeldCallTicket, call: Call | None = None) -> CallOutcome: ...
 
 
 class ApprovalStatus:
@@ -86,17 +86,17 @@ class ApprovalStatus:
 
     kind = KIND
 
-    def __init__(self, approvals: _Held) -> None:
+    def __init__(self, approvals: _TicketRunner) -> None:
         self._approvals = approvals
 
-    def offers(
+    def list_offers(
         self, snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec, now: float
-    ) -> Iterable[Offer]:
+    ) -> Iterable[ToolOffer]:
         """The tool itself, for agents with calls that could be held; never for runs, which sleep
         meanwhile."""
         return (
             (_OFFER,)
-            if endpoint.slug != RUNS.slug and _may_be_held(snapshot, endpoint, agent)
+            if endpoint.slug != RUNS.slug and _can_be_held(snapshot, endpoint, agent)
             else ()
         )
 
@@ -108,12 +108,12 @@ class ApprovalStatus:
         if ticket is None:
             return _UNKNOWN
         if ticket.state not in TERMINAL:
-            said = status_of(ticket, ticket.state)
+            said = describe_held_call(ticket, ticket.state)
             return {
                 "content": [{"type": "text", "text": said["message"]}],
                 "structuredContent": said,
             }
-        return _ended(ticket, await self._approvals.run(ticket))
+        return _describe_end(ticket, await self._approvals.run(ticket))
 
 
 _UNKNOWN_TEXT = (
@@ -126,27 +126,27 @@ _UNKNOWN: dict[str, Any] = {
 }
 
 
-def _may_be_held(snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec) -> bool:
+def _can_be_held(snapshot: Snapshot, endpoint: EndpointSpec, agent: AgentSpec) -> bool:
     """Whether any rule could ask a person about a call of this agent; one whose condition fails
     asks too."""
-    return snapshot.default_outcome is Outcome.ASK or any(
-        (rule.outcome is Outcome.ASK or rule.condition)
+    return snapshot.default_outcome is RuleOutcome.ASK or any(
+        (rule.outcome is RuleOutcome.ASK or rule.condition)
         and rule.agent_id in (None, agent.id)
         and rule.endpoint in (None, endpoint.slug)
         for rule in snapshot.rules
     )
 
 
-def _ended(ticket: Ticket, outcome: CallOutcome) -> dict[str, Any]:
+def _describe_end(ticket: HeldCallTicket, outcome: CallOutcome) -> dict[str, Any]:
     """How it ended, and the tool's own result behind it."""
-    done = outcome.state is State.SUCCEEDED
+    done = outcome.state is InvocationState.SUCCEEDED
     words = (
         "The call ran. Its result follows."
         if outcome.result
         else f"{outcome.message} {outcome.remedy}".strip()
     )
-    unsure = outcome.state in (State.UNKNOWN, State.NOT_SENT)
-    begin = f"{headline(outcome.state, outcome.error_code)}: " if unsure else ""
+    unsure = outcome.state in (InvocationState.UNKNOWN, InvocationState.NOT_SENT)
+    begin = f"{compose_headline(outcome.state, outcome.error_code)}: " if unsure else ""
     if done:
         status = "done"
     elif outcome.result:
@@ -165,13 +165,13 @@ def _ended(ticket: Ticket, outcome: CallOutcome) -> dict[str, Any]:
     return {
         "content": [
             {"type": "text", "text": f"{begin}{words} (state: {outcome.state.value})"},
-            *_parts(result),
+            *_list_content_parts(result),
         ],
         "structuredContent": said | ({"result": result} if result else {}),
     }
 
 
-def _parts(result: dict[str, Any]) -> list[Any]:
+def _list_content_parts(result: dict[str, Any]) -> list[Any]:
     """What was answered, as content of a tool's result, whatever the kind of what was called."""
     for place, as_part in _PLACES.items():
         if isinstance(found := result.get(place), list):

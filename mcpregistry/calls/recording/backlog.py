@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from mcpregistry.calls.recording.late_ends import Late
+from mcpregistry.calls.recording.late_ends import LateEnd
 from mcpregistry.database_errors import fault_facts, is_passing
 
 log = structlog.get_logger(__name__)
@@ -16,29 +16,29 @@ MOST_TOGETHER = 500  # ends in one transaction
 _TRIES = 16  # transactions before the recorder looks after new calls again
 
 
-class Backlog:
+class EndBacklog:
     """Belongs to the recorder's thread; other threads may only ask for its length."""
 
     def __init__(self) -> None:
-        self._untried: list[Late] = []
+        self._untried: list[LateEnd] = []
         # each was tried before, or is half of one that failed
-        self._groups: deque[list[Late]] = deque()
+        self._groups: deque[list[LateEnd]] = deque()
         self._length = 0
 
     def __len__(self) -> int:
         return self._length
 
-    def add(self, ends: Iterable[Late]) -> None:
+    def add(self, ends: Iterable[LateEnd]) -> None:
         """Keep these until they are written."""
         ends = list(ends)
         self._untried += ends
         self._length += len(ends)
 
-    def subjects(self) -> list[str]:
+    def list_subjects(self) -> list[str]:
         """What the ends are about, for the log."""
         return [each.fact.subject for group in (*self._groups, self._untried) for each in group]
 
-    def write(self, commit: Callable[[list[Late]], None]) -> None:
+    def write(self, commit: Callable[[list[LateEnd]], None]) -> None:
         """Write what the database accepts now, in a limited number of transactions. The rest waits
         for the next time.
 
@@ -47,7 +47,7 @@ class Backlog:
         that end alone is given up.
         """
         for _ in range(_TRIES):
-            group = self._next_group()
+            group = self._take_next_group()
             if not group:
                 return
             try:
@@ -61,14 +61,14 @@ class Backlog:
                 self._length -= len(group)
                 log.info("recorder.caught_up", ends=len(group))
 
-    def _next_group(self) -> list[Late]:
+    def _take_next_group(self) -> list[LateEnd]:
         if self._groups:
             return self._groups.popleft()
         group = self._untried[:MOST_TOGETHER]
         self._untried = self._untried[MOST_TOGETHER:]
         return group
 
-    def _divide(self, group: list[Late], error: Exception) -> None:
+    def _divide(self, group: list[LateEnd], error: Exception) -> None:
         if len(group) == 1:
             self._length -= 1
             log.error(

@@ -19,14 +19,14 @@ from django.db import connection
 from django.db.models import DateTimeField
 
 from mcpregistry.db import distrust_pool
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models.access import Configuration
 from mcpregistry.models.approval import ApprovalRequest
 from mcpregistry.models.invocation import Invocation
-from mcpregistry.services.records import bound
-from mcpregistry.services.records.call_rows import Claim, Intent, Refused
-from mcpregistry.services.records.ending import recorded
-from mcpregistry.services.records.sql import insert_into, moment
+from mcpregistry.services.records import signed_calls
+from mcpregistry.services.records.call_rows import Claim, Intent, RefusedCallColumns
+from mcpregistry.services.records.ending import encode_result
+from mcpregistry.services.records.sql import adapt_moment, build_insert
 
 _LOCK_WAIT = 20.0
 _LOCK_PAUSE = 0.0005
@@ -36,21 +36,21 @@ _DEFAULTS = {f.attname: f.get_default() for f in Invocation._meta.local_concrete
 _TIMES = [f.attname for f in Invocation._meta.local_concrete_fields if isinstance(f, DateTimeField)]
 _inserted = itemgetter(*INSERT_COLUMNS)
 
-INSERT = insert_into(Invocation._meta.db_table, INSERT_COLUMNS)
+INSERT = build_insert(Invocation._meta.db_table, INSERT_COLUMNS)
 # The claim compares, in one statement, everything that was looked at before: of two processes one
 # wins, and a change between the last look and this statement loses.
 _CLAIM = (
-    f"UPDATE {Invocation._meta.db_table} SET state = '{State.DISPATCHED.value}', fence = fence + 1, "  # noqa: S608
-    f"dispatched_at = %s, lease_until = %s, writer = %s WHERE id = %s AND state = '{State.READY.value}' AND binding = %s "
+    f"UPDATE {Invocation._meta.db_table} SET state = '{InvocationState.DISPATCHED.value}', fence = fence + 1, "  # noqa: S608
+    f"dispatched_at = %s, lease_until = %s, writer = %s WHERE id = %s AND state = '{InvocationState.READY.value}' AND binding = %s "
     f"AND fence = %s AND EXISTS (SELECT 1 FROM {ApprovalRequest._meta.db_table} r WHERE r.call_id = "
     f"{Invocation._meta.db_table}.id AND r.execute_by > %s) "
     f"AND (SELECT revision FROM {Configuration._meta.db_table} WHERE id = 1) = %s"
 )
 
 
-def insert_values(row: Intent | Refused, writer: str) -> Sequence[Any]:
+def list_call_values(row: Intent | RefusedCallColumns, writer: str) -> Sequence[Any]:
     """The parameters of ``INSERT`` for one row."""
-    text, length = recorded(row.get("result"))
+    text, length = encode_result(row.get("result"))
     whole: dict[str, Any] = {
         **_DEFAULTS,
         **row,
@@ -59,27 +59,29 @@ def insert_values(row: Intent | Refused, writer: str) -> Sequence[Any]:
         "writer": writer,
     }
     for column in _TIMES:
-        whole[column] = moment(whole[column])
+        whole[column] = adapt_moment(whole[column])
     return _inserted(whole)
 
 
-def bound_by(row: Intent | Refused, writer: str) -> dict[str, str]:
+def build_bound_facts(row: Intent | RefusedCallColumns, writer: str) -> dict[str, str]:
     """What the audit entry of the row's beginning says of it; of a refused call that is its end as
     well."""
     whole: dict[str, Any] = {**_DEFAULTS, **row, "writer": writer}
-    begun = bound.of_begin(whole)
+    begun = signed_calls.build_begin_facts(whole)
     return (
-        begun | bound.of_end(whole, *recorded(row.get("result"))) if whole["finished_at"] else begun
+        begun | signed_calls.build_end_facts(whole, *encode_result(row.get("result")))
+        if whole["finished_at"]
+        else begun
     )
 
 
-def claim_values(row: Claim, writer: str) -> list[Any]:
+def list_claim_values(row: Claim, writer: str) -> list[Any]:
     """Return the parameters of the claim for one row. The call then belongs to the process of
     ``writer``."""
-    now = moment(row["dispatched_at"])
+    now = adapt_moment(row["dispatched_at"])
     return [
         now,
-        moment(row["lease_until"]),
+        adapt_moment(row["lease_until"]),
         writer,
         row["id"],
         row["binding"],
@@ -108,7 +110,7 @@ class Claims:
 _NO_CLAIMS = Claims([], lambda won: [])
 
 
-def _sqlite(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
+def _commit_sqlite(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
     """One transaction, on disk when it returns (FULL), without SQLite's unfair waiting for the
     lock."""
     raw: Any = connection.connection
@@ -117,7 +119,7 @@ def _sqlite(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
         raw = connection.connection
         raw.execute("PRAGMA synchronous=FULL")
         raw.execute("PRAGMA busy_timeout=0")
-    _begin(raw)
+    _begin_sqlite(raw)
     try:
         for sql, rows in claims.before:
             raw.executemany(sql.replace("%s", "?"), rows)
@@ -138,7 +140,7 @@ def _sqlite(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
     return changed
 
 
-def _begin(raw: Any) -> None:
+def _begin_sqlite(raw: Any) -> None:
     """SQLite's busy handler sleeps up to 100 ms and starves one of two writers; short naps are
     fair."""
     deadline = time.monotonic() + _LOCK_WAIT
@@ -152,7 +154,7 @@ def _begin(raw: Any) -> None:
             time.sleep(_LOCK_PAUSE)
 
 
-def _was_ended(raw: Any) -> bool:
+def _is_session_ended(raw: Any) -> bool:
     """Whether an idle session was ended meanwhile. Only then there is something to be read, so it
     costs no question.
 
@@ -165,8 +167,8 @@ def _was_ended(raw: Any) -> bool:
     return bool(poll.poll(0))
 
 
-def _postgres(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
-    if connection.connection is not None and _was_ended(connection.connection):
+def _commit_postgres(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
+    if connection.connection is not None and _is_session_ended(connection.connection):
         connection.close()
         # the others ended with it, and it would pause for a second or more after each
         distrust_pool()
@@ -188,4 +190,7 @@ def _postgres(work: Work, claims: Claims = _NO_CLAIMS) -> Changed:
     return {sql: each.rowcount for sql, each in done.items()}
 
 
-BACKENDS: dict[str, Callable[..., Changed]] = {"sqlite": _sqlite, "postgresql": _postgres}
+BACKENDS: dict[str, Callable[..., Changed]] = {
+    "sqlite": _commit_sqlite,
+    "postgresql": _commit_postgres,
+}

@@ -17,26 +17,28 @@ ROOM = 1024 * 1024
 _WRITTEN: tuple[type[Model], ...] = (Invocation, AuditEntry, ApprovalRequest, HostTask)
 
 
-def obstacle() -> str:
+def find_obstacle() -> str:
     """Why no call can be recorded, in words for an operator; "" when nothing is known against it.
 
     During a rolling upgrade a newer release may have added a column that must not be empty and has
     no default in the database: every insert of this older process then fails. Raises a database
     error when it does not answer.
     """
-    if connection.vendor == "postgresql" and _read_only():
+    if connection.vendor == "postgresql" and _is_read_only():
         return "the database is read-only"
     if connection.vendor == "sqlite" and (
-        reason := unwritable(Path(connection.settings_dict["NAME"]).parent)
+        reason := explain_unwritable(Path(connection.settings_dict["NAME"]).parent)
     ):
         return f"the disk of the database is not writable: {reason}"
     for model in _WRITTEN:
-        for column in sorted(_demanded(model._meta.db_table) - _known(model)):
+        for column in sorted(
+            _list_required_columns(model._meta.db_table) - _list_known_columns(model)
+        ):
             return f"the column {model._meta.db_table}.{column} is newer than this process and has no default"
     return ""
 
 
-def unwritable(folder: Path) -> str:
+def explain_unwritable(folder: Path) -> str:
     """Why no more can be written into a folder, in the system's words; "" when there is room.
 
     Asks for the room and gives it back, in a file without a name. Not by a write into the database,
@@ -51,17 +53,17 @@ def unwritable(folder: Path) -> str:
     return ""
 
 
-def _known(model: type[Model]) -> set[str]:
+def _list_known_columns(model: type[Model]) -> set[str]:
     return {field.column for field in model._meta.local_concrete_fields if field.column}
 
 
-def _read_only() -> bool:
+def _is_read_only() -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('transaction_read_only')")
         return bool(cursor.fetchone()[0] == "on")
 
 
-def _demanded(table: str) -> set[str]:
+def _list_required_columns(table: str) -> set[str]:
     """Columns that an insert has to name."""
     if connection.vendor == "postgresql":
         query = (

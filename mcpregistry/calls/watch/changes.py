@@ -21,7 +21,7 @@ from enum import StrEnum
 import structlog
 from django.db import Error, connection
 
-from mcpregistry.calls.watch.sources import Changes, Source, everything, open_source
+from mcpregistry.calls.watch.sources import Changes, ChangeSource, list_all_topics, open_source
 from mcpregistry.database_errors import fault_facts
 from mcpregistry.db import distrust_pool
 
@@ -36,7 +36,7 @@ _BREAK = 1.0  # seconds after a failed look
 Listener = Callable[[frozenset[str] | None], object]
 
 
-class State(StrEnum):
+class FeedState(StrEnum):
     """How a process learns of changes."""
 
     HEARING = "ok"
@@ -51,7 +51,7 @@ class Feed:
         self._listeners: dict[str, list[Listener]] = defaultdict(list)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._source: Source | None = None
+        self._source: ChangeSource | None = None
         self._looked = time.monotonic()
 
     def start(self) -> None:
@@ -68,17 +68,19 @@ class Feed:
         if self._thread:
             self._thread.join(timeout=5)
 
-    def hear(self, topic: str, listener: Listener) -> Callable[[], None]:
+    def subscribe(self, topic: str, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` whenever something of the topic has changed. Returns what ends that."""
         self._listeners[topic].append(listener)
         return lambda: self._listeners[topic].remove(listener)
 
     @property
-    def state(self) -> State:
+    def state(self) -> FeedState:
         if time.monotonic() - self._looked > BLIND_AFTER:
-            return State.BLIND
+            return FeedState.BLIND
         source = self._source
-        return State.POLLING if source is not None and not source.delivers else State.HEARING
+        return (
+            FeedState.POLLING if source is not None and not source.delivers else FeedState.HEARING
+        )
 
     def _follow(self) -> None:
         while not self._stopping.is_set():
@@ -94,18 +96,18 @@ class Feed:
             finally:
                 connection.close()
 
-    def _follow_source(self, source: Source) -> None:
+    def _follow_source(self, source: ChangeSource) -> None:
         self._source = source
         try:
-            self._tell(everything())
+            self._notify_listeners(list_all_topics())
             while not self._stopping.is_set():
                 self._looked = time.monotonic()
-                self._tell(source.wait())
+                self._notify_listeners(source.wait())
         finally:
             self._source = None
             source.close()
 
-    def _tell(self, changes: Changes) -> None:
+    def _notify_listeners(self, changes: Changes) -> None:
         for topic, keys in changes.items():
             for listener in list(self._listeners[topic]):
                 listener(keys)

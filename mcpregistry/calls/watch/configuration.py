@@ -14,7 +14,7 @@ from django.db import close_old_connections
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.models.feed import CONFIGURATION
-from mcpregistry.services.configuration.snapshot import Known, current_revision, load_snapshot
+from mcpregistry.services.configuration.snapshot import Known, load_snapshot, read_current_revision
 
 log = structlog.get_logger(__name__)
 
@@ -36,27 +36,27 @@ class LiveConfiguration:
     def start(self) -> None:
         """Load the first snapshot (raises when the database cannot be read), then follow the
         feed."""
-        self.current = self._compiled()
+        self.current = self._compile_snapshot()
         close_old_connections()
-        self._feed.hear(CONFIGURATION, lambda _: self.refresh())
+        self._feed.subscribe(CONFIGURATION, lambda _: self.refresh())
 
     def refresh(self) -> Snapshot:
         """Look now: for whoever must not act on what was true a moment ago. In any thread with a
         connection."""
         with self._looking:  # of two at once, the one with the older reading must not win
-            if current_revision() != self.current.revision:
-                self._swap()
+            if read_current_revision() != self.current.revision:
+                self._swap_snapshot()
             return self.current
 
-    def _swap(self) -> None:
-        self.current = self._compiled()
+    def _swap_snapshot(self) -> None:
+        self.current = self._compile_snapshot()
         for listener in list(self.listeners):
             try:
                 listener(self.current)
             except Exception:  # one deaf listener must not keep the others from hearing
                 log.exception("configuration.listener_failed")
 
-    def _compiled(self) -> Snapshot:
+    def _compile_snapshot(self) -> Snapshot:
         """A snapshot whose rules are compiled already: it takes milliseconds, which no call should
         wait for."""
         snapshot = load_snapshot(known=self._known)

@@ -21,7 +21,7 @@ from typing import Protocol
 import structlog
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from mcpregistry.db import note_clock, unpooled
+from mcpregistry.db import create_unpooled_connection, note_clock
 from mcpregistry.models import Change, Configuration
 from mcpregistry.models.feed import CONFIGURATION, channel, topics
 
@@ -37,7 +37,7 @@ PROVE_EVERY = 3.0  # seconds between signs that a listening connection sends to 
 HEARD_WITHIN = 2.0  # seconds in which such a sign must have come
 
 
-class Source(Protocol):
+class ChangeSource(Protocol):
     """``delivers``: changes come with their keys as they happen; else everything is looked at each
     second."""
 
@@ -59,17 +59,19 @@ class Source(Protocol):
         """Let go of the connections."""
 
 
-def open_source() -> Source:
+def open_source() -> ChangeSource:
     """The source for the default database. Raises a database error."""
-    return Postgres() if connections[DEFAULT_DB_ALIAS].vendor == "postgresql" else Sqlite()
+    return (
+        PostgresSource() if connections[DEFAULT_DB_ALIAS].vendor == "postgresql" else SqliteSource()
+    )
 
 
-def everything() -> Changes:
+def list_all_topics() -> Changes:
     """Every topic without keys: anything may have changed."""
     return dict.fromkeys(topics())
 
 
-class Sqlite:
+class SqliteSource:
     """``PRAGMA data_version`` says that another connection has committed, and reads no file for it;
     counters that triggers raise say about what."""
 
@@ -79,14 +81,14 @@ class Sqlite:
         self._connection = connections[DEFAULT_DB_ALIAS]
         self._connection.ensure_connection()
         self._woken = Event()
-        self._version = self._data_version()
+        self._version = self._read_data_version()
         self._numbers = self._read_numbers()
 
     def wait(self) -> Changes:
-        """See ``Source``: after a tick, the topics whose counters have risen."""
+        """See ``ChangeSource``: after a tick, the topics whose counters have risen."""
         self._woken.wait(TICK)
         with self._connection.wrap_database_errors:
-            version = self._data_version()
+            version = self._read_data_version()
             if version == self._version:
                 return {}
             # In this order: what is committed between the two readings changes the version once
@@ -99,14 +101,14 @@ class Sqlite:
         }
 
     def wake(self) -> None:
-        """See ``Source``."""
+        """See ``ChangeSource``."""
         self._woken.set()
 
     def close(self) -> None:
-        """See ``Source``."""
+        """See ``ChangeSource``."""
         self._connection.close()
 
-    def _data_version(self) -> int:
+    def _read_data_version(self) -> int:
         return int(self._connection.connection.execute("PRAGMA data_version").fetchone()[0])
 
     def _read_numbers(self) -> dict[str, int]:
@@ -117,7 +119,7 @@ class Sqlite:
         return {topic: int(number) for topic, number in raw.fetchall()}
 
 
-class Postgres:
+class PostgresSource:
     """One connection that listens, one that asks.
 
     LISTEN succeeds behind a pooler in transaction mode and over a dead network path too, and then
@@ -134,8 +136,8 @@ class Postgres:
         self._warned = False
         self._looked = 0.0
         self._revision = -1
-        self._ear = unpooled()
-        self._asking = unpooled()
+        self._ear = create_unpooled_connection()
+        self._asking = create_unpooled_connection()
         # of this thread, so listeners read by it as well
         connections[DEFAULT_DB_ALIAS] = self._asking
         self._bed, self._bell = socket.socketpair()
@@ -155,29 +157,29 @@ class Postgres:
         self._selector.register(self._bed, selectors.EVENT_READ)
 
     def wait(self) -> Changes:
-        """See ``Source``: at a notification, or at the latest when the revision is to be looked
-        at."""
+        """See ``ChangeSource``: at a notification, or at the latest when the revision is to be
+        looked at."""
         self._selector.select(max(0.0, self._looked + LOOK_EVERY - time.monotonic()))
-        changes = self._received()
+        changes = self._read_notifications()
         looking = time.monotonic() - self._looked >= LOOK_EVERY
-        moved = looking and self._look()
-        self._judge()
+        moved = looking and self._read_revision()
+        self._judge_delivery()
         if looking and not self.delivers:
-            return everything()
+            return list_all_topics()
         return {**changes, CONFIGURATION: None} if moved else changes
 
     def wake(self) -> None:
-        """See ``Source``."""
+        """See ``ChangeSource``."""
         with suppress(OSError):  # it is closed already
             self._bell.send(b"x")
 
     def close(self) -> None:
-        """See ``Source``."""
+        """See ``ChangeSource``."""
         self._selector.close()
         for each in (self._bed, self._bell, self._ear, self._asking):
             each.close()
 
-    def _received(self) -> Changes:
+    def _read_notifications(self) -> Changes:
         found: dict[str, set[str]] = defaultdict(set)
         with self._ear.wrap_database_errors:
             notes = list(self._ear.connection.notifies(timeout=0))
@@ -191,7 +193,7 @@ class Postgres:
         }
         return {topic: keys if topic != CONFIGURATION else None for topic, keys in named.items()}
 
-    def _look(self) -> bool:
+    def _read_revision(self) -> bool:
         """Ask for the revision, read the database's clock with it, and now and then send the sign.
         True: it has moved."""
         before = time.monotonic()
@@ -213,7 +215,7 @@ class Postgres:
         self._revision = revision
         return moved
 
-    def _judge(self) -> None:
+    def _judge_delivery(self) -> None:
         """Whether it hears, by the last sign that has had its time."""
         if self._sent and self._heard == self._sent:
             if self._warned:
@@ -233,15 +235,15 @@ REMEDY = (
 )
 
 
-def delivered(patience: float = 3.0) -> bool:
+def check_delivery(patience: float = 3.0) -> bool:
     """Whether a notification that is sent now comes. Raises a database error."""
     # a source replaces its thread's own connection
     with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(_delivered, patience).result()
+        return thread.submit(_probe_delivery, patience).result()
 
 
-def _delivered(patience: float) -> bool:
-    source = Postgres()
+def _probe_delivery(patience: float) -> bool:
+    source = PostgresSource()
     try:
         until = time.monotonic() + patience
         while not source.delivers and time.monotonic() < until:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mcpregistry.domain import error_texts
-from mcpregistry.domain.definitions.comparison import Sign, lines
+from mcpregistry.domain.definitions.comparison import Sign, compare_lines
 from mcpregistry.domain.errors import ArgumentsInvalid
-from mcpregistry.domain.text.canonical import canonical, stored
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.canonical import encode_canonical_json, encode_lossy_json
+from mcpregistry.domain.text.display import show_invisible_characters
 
 Change = Literal["", "same", "changed", "new", "gone"]
 
@@ -37,12 +37,12 @@ class Argument:
     lines: tuple[tuple[Sign, str], ...] = ()
 
 
-def sha256(text: str) -> str:
+def hash_stored_text(text: str) -> str:
     """SHA-256 in hex of the stored bytes, as ``sha256sum`` would print it."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def parsed(text: str) -> dict[str, Any] | None:
+def parse_stored_arguments(text: str) -> dict[str, Any] | None:
     """The arguments as an object; None for text that cannot be taken apart (then it is shown as it
     is)."""
     try:
@@ -52,53 +52,61 @@ def parsed(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def laid_out(text: str, before: str | None = None) -> list[Argument] | None:
+def list_arguments(text: str, before: str | None = None) -> list[Argument] | None:
     """The arguments one by one, as the approval page shows them, then those that are gone.
 
     ``text`` is the stored canonical JSON, ``before`` that of the earlier call to compare with. None
     when the text is no JSON object.
     """
-    now = parsed(text)
-    then = parsed(before) if before is not None else None
+    now = parse_stored_arguments(text)
+    then = parse_stored_arguments(before) if before is not None else None
     if now is None:
         return None
-    found = [_argument(name, value, then) for name, value in now.items()]
+    found = [_compare_argument(name, value, then) for name, value in now.items()]
     gone = [name for name in then or {} if name not in now]
     return found + [
-        Argument(name, _kind(then[name]), _shown(then[name]), "gone") for name in gone if then
+        Argument(name, _name_json_type(then[name]), _format_argument_value(then[name]), "gone")
+        for name in gone
+        if then
     ]
 
 
-def _argument(name: str, value: Any, then: dict[str, Any] | None) -> Argument:
-    shown = _shown(value)
-    kind = _kind(value)
+def _compare_argument(name: str, value: Any, then: dict[str, Any] | None) -> Argument:
+    shown = _format_argument_value(value)
+    kind = _name_json_type(value)
     if then is None:
         return Argument(name, kind, shown)
     if name not in then:
         return Argument(name, kind, shown, "new")
-    if _same(then[name], value):
+    if _is_same_json(then[name], value):
         return Argument(name, kind, shown, "same")
-    return Argument(name, kind, shown, "changed", tuple(lines(_shown(then[name]), shown)))
+    return Argument(
+        name,
+        kind,
+        shown,
+        "changed",
+        tuple(compare_lines(_format_argument_value(then[name]), shown)),
+    )
 
 
-def _same(old: Any, new: Any) -> bool:
+def _is_same_json(old: Any, new: Any) -> bool:
     """As canonical text: to Python, true is 1 and 1 is 1.0."""
     try:
-        return canonical(old) == canonical(new)
+        return encode_canonical_json(old) == encode_canonical_json(new)
     except ValueError:
         return False
 
 
-def _shown(value: Any) -> str:
+def _format_argument_value(value: Any) -> str:
     if isinstance(value, str):
         return value
     try:
         return json.dumps(value, indent=2, ensure_ascii=False)
     except RecursionError:  # nested deeper than indenting reaches
-        return stored(value)
+        return encode_lossy_json(value)
 
 
-def _kind(value: Any) -> str:
+def _name_json_type(value: Any) -> str:
     kinds = {
         bool: "boolean",
         int: "number",
@@ -110,13 +118,13 @@ def _kind(value: Any) -> str:
     return kinds.get(type(value), "null")
 
 
-def editable(text: str) -> str:
+def format_for_editor(text: str) -> str:
     """The stored arguments as indented JSON for the editor of the approval page.
 
     Characters that cannot be seen are written as JSON escapes, so that editing loses none. Text
     that is no object comes back as it is.
     """
-    value = parsed(text)
+    value = parse_stored_arguments(text)
     if value is None:
         return text
     try:
@@ -124,7 +132,8 @@ def editable(text: str) -> str:
     except RecursionError:
         return text
     return "".join(
-        sign if sign == "\n" or printable(sign) == sign else _escape(sign) for sign in plain
+        sign if sign == "\n" or show_invisible_characters(sign) == sign else _escape(sign)
+        for sign in plain
     )
 
 
@@ -132,12 +141,12 @@ def _escape(sign: str) -> str:
     return json.dumps(sign)[1:-1]
 
 
-def typed_in(text: str) -> str:
+def parse_edited_arguments(text: str) -> str:
     """What an approver typed into the editor, as canonical JSON; raises ``ArgumentsInvalid`` with
     line and column."""
     try:
-        value = json.loads(text, parse_constant=_no_constant)
-        whole = canonical(value)
+        value = json.loads(text, parse_constant=_refuse_constant)
+        whole = encode_canonical_json(value)
     except json.JSONDecodeError as error:
         raise ArgumentsInvalid(
             f"The arguments are not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
@@ -151,10 +160,10 @@ def typed_in(text: str) -> str:
     if not isinstance(value, dict):
         raise ArgumentsInvalid(
             "The arguments must be a JSON object.",
-            remedy=error_texts.use("a JSON object", '{"query": "…"}'),
+            remedy=error_texts.advise_form("a JSON object", '{"query": "…"}'),
         )
     return whole
 
 
-def _no_constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(name)

@@ -3,10 +3,10 @@ more; and a wider one."""
 
 from __future__ import annotations
 
-from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.text.canonical import hash_parts
 
 
-def binding_of(
+def compute_binding(
     *,
     agent: str,
     endpoint: str,
@@ -27,12 +27,12 @@ def binding_of(
     """
     asked = [] if requester is None else [str(requester)]
     asked += [f"conversation {conversation}"] if conversation else []
-    return digest(
+    return hash_parts(
         agent, endpoint, server, str(revision), tool, definition, arguments, fingerprint, *asked
     )
 
 
-def call_key(*, agent: str, server: str, tool: str, arguments: str) -> str:
+def compute_call_key(*, agent: str, server: str, tool: str, arguments: str) -> str:
     """SHA-256 (hex) over what makes two calls the same in the eyes of whoever refused one of
     them."""
-    return digest(agent, server, tool, arguments)
+    return hash_parts(agent, server, tool, arguments)

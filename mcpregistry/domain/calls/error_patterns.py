@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.text.canonical import clean_text
 
 _LONGEST = 200
 # What differs from one occurrence to the next: what stands in quotes, identifiers, numbers; the
@@ -40,7 +40,7 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class ErrorPattern:
-    """Failures that are alike: ``shape`` is their text without what varies."""
+    """Failures that are alike: ``normalize_error_text`` is their text without what varies."""
 
     tool: str
     code: str
@@ -50,20 +50,22 @@ class ErrorPattern:
     last: datetime
 
 
-def shape(text: str) -> str:
+def normalize_error_text(text: str) -> str:
     """The text without what differs from one occurrence to the next, fit to be stored: whoever
     fails chooses its words."""
     line = " ".join(text[: 10 * _LONGEST].split())
     for varies, sign in _VARIES:
         line = varies.sub(sign, line)
-    return plain(line[:_LONGEST])
+    return clean_text(line[:_LONGEST])
 
 
-def grouped(failed: Iterable[Occurrence], most: int = 20) -> list[ErrorPattern]:
+def group_errors(failed: Iterable[Occurrence], most: int = 20) -> list[ErrorPattern]:
     """The patterns, the most frequent first, of these the newest."""
     found: dict[tuple[str, str, str], list[datetime]] = {}
     for each in failed:
-        found.setdefault((each.tool, each.code, shape(each.text)), []).append(each.at)
+        found.setdefault((each.tool, each.code, normalize_error_text(each.text)), []).append(
+            each.at
+        )
     patterns = [
         ErrorPattern(*key, len(times), min(times), max(times)) for key, times in found.items()
     ]
@@ -86,13 +88,13 @@ class Failure:
     @property
     def text(self) -> str:
         """What the tool said, else why it ended so."""
-        return _said(self.result) or self.reason or self.code
+        return _extract_first_text(self.result) or self.reason or self.code
 
 
 _TEXT = re.compile(r'"text"\s*:\s*("(?:[^"\\]|\\.)*)')
 
 
-def _said(result: str) -> str:
+def _extract_first_text(result: str) -> str:
     """The first text of a result of which only the beginning is there, so that it is no JSON."""
     found = _TEXT.search(result)
     if found is None:

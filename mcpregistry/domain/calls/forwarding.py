@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from mcpregistry.domain.calls.own_site import leads_to_own_site
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.calls.own_site import is_own_site_url
+from mcpregistry.domain.text.display import show_invisible_characters
 
 TASKS = "io.modelcontextprotocol/tasks"
 APPS = "io.modelcontextprotocol/ui"  # MCP Apps
@@ -31,7 +31,7 @@ QUESTIONS = {
 Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 
-class Unanswered(Exception):
+class HostUnansweredError(Exception):
     """The host gives no answer; the text says why, for the server."""
 
 
@@ -81,7 +81,7 @@ class Forwarding:
         """The kinds of questions that the host can bear."""
         return frozenset(self.capabilities.keys() & set(QUESTIONS.values()))
 
-    def allowing(self, kinds: frozenset[str]) -> Forwarding:
+    def allow_questions(self, kinds: frozenset[str]) -> Forwarding:
         """Of the questions that the host can bear only those that the operator lets this server
         ask."""
         if self.questions <= kinds:
@@ -92,20 +92,20 @@ class Forwarding:
             capabilities={key: said for key, said in self.capabilities.items() if key not in never},
         )
 
-    def without_questions(self) -> Forwarding:
+    def drop_questions(self) -> Forwarding:
         """For a call that people decided on as it stands: nothing is added to it later."""
         extensions = self.capabilities.get("extensions")
         return Forwarding({"extensions": extensions} if extensions else {})
 
-    def without_tasks(self) -> Forwarding:
+    def drop_tasks(self) -> Forwarding:
         """For what no task can be made of."""
-        return self._without_extension(TASKS)
+        return self._drop_extension(TASKS)
 
-    def without_apps(self) -> Forwarding:
+    def drop_apps(self) -> Forwarding:
         """For a server whose pages no host is to show."""
-        return self._without_extension(APPS)
+        return self._drop_extension(APPS)
 
-    def _without_extension(self, name: str) -> Forwarding:
+    def _drop_extension(self, name: str) -> Forwarding:
         extensions = dict(self.capabilities.get("extensions") or {})
         if name not in extensions:
             return self
@@ -119,13 +119,13 @@ class Forwarding:
 NOTHING = Forwarding()
 
 
-def asking_without_call(host: Forwarding) -> Ask:
+def make_channel_ask(host: Forwarding) -> Ask:
     """How a host is asked when none of its calls opens the connection: over its channel, or not at
     all."""
 
     async def ask(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         if host.channel is None:
-            raise Unanswered("No call of the host is in progress.")
+            raise HostUnansweredError("No call of the host is in progress.")
         return await host.channel.ask(method, params)
 
     return ask
@@ -134,7 +134,7 @@ def asking_without_call(host: Forwarding) -> Ask:
 AS_TASK = Forwarding({"extensions": {TASKS: {}}})
 
 
-def passed(declared: Mapping[str, Any]) -> dict[str, Any]:
+def select_forwardable_capabilities(declared: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a host's declared capabilities that a server may rely on: kinds of questions,
     tasks, and pages."""
     kept = {
@@ -144,29 +144,31 @@ def passed(declared: Mapping[str, Any]) -> dict[str, Any]:
     extensions = extensions if isinstance(extensions, dict) else {}
     known: dict[str, Any] = {TASKS: {}} if TASKS in extensions else {}
     if isinstance(apps := extensions.get(APPS), dict):
-        known[APPS] = _apps(apps)
+        known[APPS] = _select_app_capability(apps)
     return kept | ({"extensions": known} if known else {})
 
 
-def _apps(said: Mapping[str, Any]) -> dict[str, Any]:
+def _select_app_capability(said: Mapping[str, Any]) -> dict[str, Any]:
     types = said.get("mimeTypes")
     listed = [each for each in types if isinstance(each, str)] if isinstance(types, list) else []
     return {"mimeTypes": [each[:_LONGEST_TYPE] for each in listed[:_MOST_TYPES]]} if listed else {}
 
 
-def unbearable(requests: Mapping[str, Any], capabilities: Mapping[str, Any]) -> list[str]:
+def list_unsupported_questions(
+    requests: Mapping[str, Any], capabilities: Mapping[str, Any]
+) -> list[str]:
     """The methods among a server's questions (``inputRequests``) that this host cannot be asked
     like this, sorted."""
     asked = [request if isinstance(request, dict) else {} for request in requests.values()]
     missing = (
         each
         for each in asked
-        if not bears(capabilities, str(each.get("method", "")), each.get("params"))
+        if not can_ask_host(capabilities, str(each.get("method", "")), each.get("params"))
     )
     return sorted({str(each.get("method", "")) for each in missing})
 
 
-def bears(capabilities: Mapping[str, Any], method: str, params: object) -> bool:
+def can_ask_host(capabilities: Mapping[str, Any], method: str, params: object) -> bool:
     """Whether a host with these capabilities can be asked this. A form is what ``elicitation: {}``
     means, too."""
     kind = QUESTIONS.get(method, "")
@@ -176,14 +178,14 @@ def bears(capabilities: Mapping[str, Any], method: str, params: object) -> bool:
     if kind != "elicitation":
         return True
     mode = params.get("mode", "form") if isinstance(params, Mapping) else "form"
-    if mode == "url" and not names_web_page(params):
+    if mode == "url" and not is_web_url(params):
         return False
     return isinstance(mode, str) and (
         mode in declared or (mode == "form" and "url" not in declared)
     )
 
 
-def names_web_page(params: object) -> bool:
+def is_web_url(params: object) -> bool:
     """Return whether the address is a web address, which opens no file and runs no script on the
     machine of a person.
 
@@ -193,10 +195,10 @@ def names_web_page(params: object) -> bool:
     url = params.get("url") if isinstance(params, Mapping) else None
     if not isinstance(url, str) or not url.isprintable():
         return False
-    return url.lower().startswith(("https://", "http://")) and not leads_to_own_site(url)
+    return url.lower().startswith(("https://", "http://")) and not is_own_site_url(url)
 
 
-def attributed(request: Any, server: str) -> Any:
+def attribute_question(request: Any, server: str) -> Any:
     """The server's question with its name before the message and each field's title: hosts say that
     we ask.
 
@@ -207,24 +209,28 @@ def attributed(request: Any, server: str) -> Any:
     params = request.get("params")
     if not isinstance(params, dict) or not isinstance(params.get("message"), str):
         return request
-    message = f"The server {server} asks: {printable(params['message'])}"
+    message = f"The server {server} asks: {show_invisible_characters(params['message'])}"
     return request | {
-        "params": params | {"message": message} | _titled(params.get("requestedSchema"), server)
+        "params": params
+        | {"message": message}
+        | _title_fields(params.get("requestedSchema"), server)
     }
 
 
-def _titled(schema: Any, server: str) -> dict[str, Any]:
+def _title_fields(schema: Any, server: str) -> dict[str, Any]:
     """The form's schema with the server's name in each title; empty if it has no fields."""
     fields = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(fields, dict):
         return {}
     titled = {
-        name: field | _title(name, field, server) if isinstance(field, dict) else field
+        name: field | _make_field_title(name, field, server) if isinstance(field, dict) else field
         for name, field in fields.items()
     }
     return {"requestedSchema": schema | {"properties": titled}}
 
 
-def _title(name: str, field: Mapping[str, Any], server: str) -> dict[str, str]:
+def _make_field_title(name: str, field: Mapping[str, Any], server: str) -> dict[str, str]:
     own = field.get("title")
-    return {"title": f"{server}: {printable(own if isinstance(own, str) else name)}"}
+    return {
+        "title": f"{server}: {show_invisible_characters(own if isinstance(own, str) else name)}"
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mcpregistry.domain.text.canonical import plain, stored
+from mcpregistry.domain.text.canonical import clean_text, encode_lossy_json
 
 # RFC 5424, as MCP has them
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -14,22 +14,22 @@ LONGEST = 8_192  # characters of a line's data
 _RANK = {level: number for number, level in enumerate(LEVELS)}
 
 
-def reaches(level: str, wanted: str) -> bool:
+def is_level_requested(level: str, wanted: str) -> bool:
     """Whether a line of this level is one that was asked for."""
     return wanted in _RANK and level in _RANK and _RANK[level] >= _RANK[wanted]
 
 
-def lowest(levels: Iterable[str]) -> str:
+def find_lowest_level(levels: Iterable[str]) -> str:
     """The level that says most; empty if there is none."""
     return min((level for level in levels if level in _RANK), key=_RANK.__getitem__, default="")
 
 
-def line_of(params: object) -> dict[str, Any] | None:
+def read_log_line(params: object) -> dict[str, Any] | None:
     """A line as it may be passed on: its level, its logger (a name, may be empty) and its data;
     None for what is no line.
 
     Data that is too long becomes the beginning of its text: twice ``LONGEST``, so that no secret is
-    cut in two before it is taken out; ``shortened`` does the rest.
+    cut in two before it is taken out; ``shorten_log_line`` does the rest.
     """
     if not isinstance(params, dict) or "data" not in params:
         return None
@@ -37,36 +37,36 @@ def line_of(params: object) -> dict[str, Any] | None:
         return None
     logger = params.get("logger")
     data = params["data"]
-    text = data if isinstance(data, str) else _text(data)
+    text = data if isinstance(data, str) else _format_log_data(data)
     if len(text) > LONGEST:
-        data = plain(text, 2 * LONGEST)
+        data = clean_text(text, 2 * LONGEST)
     return {
         "level": params["level"],
-        "logger": plain(logger, 200) if isinstance(logger, str) else "",
+        "logger": clean_text(logger, 200) if isinstance(logger, str) else "",
         "data": data,
     }
 
 
-def shortened(line: dict[str, Any]) -> dict[str, Any]:
+def shorten_log_line(line: dict[str, Any]) -> dict[str, Any]:
     """The line as long as it may be, once secrets are taken out of it."""
     data = line["data"]
     return (
-        line | {"data": plain(data, LONGEST)}
+        line | {"data": clean_text(data, LONGEST)}
         if isinstance(data, str) and len(data) > LONGEST
         else line
     )
 
 
-def shown(line: Mapping[str, Any]) -> str:
+def format_log_line(line: Mapping[str, Any]) -> str:
     """A line as people read it, in one row of text."""
     data = line["data"]
-    text = data if isinstance(data, str) else _text(data)
+    text = data if isinstance(data, str) else _format_log_data(data)
     logger = f"{line['logger']}: " if line["logger"] else ""
-    return " ".join(f"{line['level']} {logger}{plain(text, 500)}".split())
+    return " ".join(f"{line['level']} {logger}{clean_text(text, 500)}".split())
 
 
-def _text(data: Any) -> str:
+def _format_log_data(data: Any) -> str:
     try:
-        return stored(data)
+        return encode_lossy_json(data)
     except (ValueError, RecursionError):
         return "(not readable)"

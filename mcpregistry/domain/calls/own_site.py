@@ -28,16 +28,18 @@ class OwnSite:
     def at(cls, names: Iterable[str], addresses: Iterable[str]) -> OwnSite:
         """The site that answers to these names at the ports of these addresses, and on this
         machine."""
-        found = [split for each in addresses if (split := _split(each)) is not None]
+        found = [split for each in addresses if (split := _split_host_and_port(each)) is not None]
         own = (
-            {_host(name) for name in names if name != "*"} | {host for host, _ in found} | {_LOCAL}
+            {_normalize_host(name) for name in names if name != "*"}
+            | {host for host, _ in found}
+            | {_LOCAL}
         )
         return cls(frozenset(own), frozenset(port for _, port in found))
 
     def has(self, url: str) -> bool:
         """Whether a browser that opens this address comes to this site, or cannot be known to go
         elsewhere."""
-        split = _split(url)
+        split = _split_host_and_port(url)
         if split is None:
             return True
         host, port = split
@@ -45,34 +47,34 @@ class OwnSite:
         return port in self.ports and (host in self.names or below)
 
 
-def _split(url: str) -> tuple[str, int] | None:
+def _split_host_and_port(url: str) -> tuple[str, int] | None:
     """Host and port as browsers read them; None if there is no host or no valid port."""
     try:
         parts = urlsplit(url.replace("\\", "/"))
         port = parts.port or _PORTS[parts.scheme]
     except (ValueError, KeyError):
         return None
-    return (_host(parts.hostname), port) if parts.hostname else None
+    return (_normalize_host(parts.hostname), port) if parts.hostname else None
 
 
-def _host(name: str) -> str:
+def _normalize_host(name: str) -> str:
     """One spelling for each host: browsers decode, fold and shorten names, and write IPv4 addresses
     in many ways."""
     host = unicodedata.normalize("NFKC", unquote(name)).lower().strip("[]").rstrip(".")
     try:
-        address = _ipv4(host) or ip_address(host)
+        address = _parse_ipv4(host) or ip_address(host)
     except ValueError:
         return _LOCAL if host.endswith(".localhost") else host
     mapped = getattr(address, "ipv4_mapped", None) or address
     return _LOCAL if mapped.is_loopback or mapped.is_unspecified else str(mapped)
 
 
-def _ipv4(host: str) -> IPv4Address | None:
+def _parse_ipv4(host: str) -> IPv4Address | None:
     """An IPv4 address in the spellings that browsers accept: fewer than four parts, and hexadecimal
     or octal ones."""
     parts = host.split(".")
     try:
-        numbers = [_number(part) for part in parts]
+        numbers = [_parse_number(part) for part in parts]
     except ValueError:
         return None
     *first, last = numbers
@@ -82,7 +84,7 @@ def _ipv4(host: str) -> IPv4Address | None:
     return IPv4Address(value)
 
 
-def _number(part: str) -> int:
+def _parse_number(part: str) -> int:
     if part.startswith("0x"):
         return int(part[2:] or "0", 16)
     return int(part, 8) if len(part) > 1 and part.startswith("0") else int(part)
@@ -97,6 +99,6 @@ def set_own_site(site: OwnSite) -> None:
     _own = site
 
 
-def leads_to_own_site(url: str) -> bool:
+def is_own_site_url(url: str) -> bool:
     """Whether the address leads to this site itself; see ``OwnSite.has``."""
     return _own.has(url)

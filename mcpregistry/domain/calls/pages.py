@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mcpregistry.domain.calls.forwarding import attributed, bears, names_web_page
+from mcpregistry.domain.calls.forwarding import attribute_question, can_ask_host, is_web_url
 from mcpregistry.domain.errors import InputNeeded, ToolRefused
 
 URL_ELICITATION_REQUIRED = -32042
@@ -15,7 +15,7 @@ _MOST_ADDRESSES = 3  # in a text
 _ASK = "elicitation/create"
 
 
-def page_needed(
+def explain_needed_page(
     error: ToolRefused, server: str, *, allowed: bool, capabilities: Mapping[str, Any]
 ) -> ToolRefused:
     """What a caller is told of this error. A host that can open pages gets the server's data,
@@ -29,7 +29,7 @@ def page_needed(
     addresses = " and ".join(str(page["url"]) for page in pages[:_MOST_ADDRESSES])
     remedy = f"The server {server} asks you to open {addresses} in a browser. If you trust it, open the address, then make the call again."
     needed = InputNeeded(error.message, remedy=remedy)
-    if all(bears(capabilities, _ASK, page) for page in pages):
+    if all(can_ask_host(capabilities, _ASK, page) for page in pages):
         needed.rpc_code = URL_ELICITATION_REQUIRED
         needed.data = {"elicitations": pages}
     return needed
@@ -40,10 +40,10 @@ def list_pages(data: object, server: str) -> list[dict[str, Any]]:
     message."""
     found = data.get("elicitations") if isinstance(data, Mapping) else None
     pages = [each for each in found if _is_page(each)] if isinstance(found, list) else []
-    return [_attributed(page, server) for page in pages[:MOST_PAGES]]
+    return [_attribute_page(page, server) for page in pages[:MOST_PAGES]]
 
 
-def elicitation_ids(data: object) -> list[str]:
+def list_elicitation_ids(data: object) -> list[str]:
     """The ids of all elicitations in the data of such an error."""
     found = data.get("elicitations") if isinstance(data, Mapping) else None
     listed = (
@@ -59,12 +59,12 @@ def _is_page(page: object) -> bool:
         isinstance(page, dict)
         and page.get("mode", "url") == "url"
         and isinstance(page.get("elicitationId"), str)
-        and names_web_page(page)
+        and is_web_url(page)
     )
 
 
-def _attributed(page: Mapping[str, Any], server: str) -> dict[str, Any]:
+def _attribute_page(page: Mapping[str, Any], server: str) -> dict[str, Any]:
     message = page.get("message")
     params = {**page, "mode": "url", "message": message if isinstance(message, str) else ""}
-    asked: dict[str, Any] = attributed({"method": _ASK, "params": params}, server)["params"]
+    asked: dict[str, Any] = attribute_question({"method": _ASK, "params": params}, server)["params"]
     return asked

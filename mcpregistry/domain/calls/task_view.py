@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mcpregistry.domain.calls.ends import CORRECTED, headline
-from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.domain.calls.outcome_texts import CORRECTED, compose_headline
+from mcpregistry.domain.lifecycle import TERMINAL, InvocationState
 
 DONE = frozenset({"completed", "failed", "cancelled"})
 CORRECTED_KEY = "slipsnisse/corrected"  # in the _meta of a result
@@ -20,7 +20,7 @@ _RELATED = "io.modelcontextprotocol/related-task"  # of the draft of 2025; gone
 _SERVER_INFO = "io.modelcontextprotocol/serverInfo"  # the server's name tag; hosts get ours
 
 
-def status_of(state: State, *, withdrawn: bool, error: bool, asking: bool) -> str:
+def map_task_status(state: InvocationState, *, withdrawn: bool, error: bool, asking: bool) -> str:
     """The status of a host's task (``working``, ``input_required``, ``completed``, ``failed``,
     ``cancelled``).
 
@@ -28,13 +28,13 @@ def status_of(state: State, *, withdrawn: bool, error: bool, asking: bool) -> st
     JSON-RPC error. ``asking``: the server waits for the host's input.
     """
     if state not in TERMINAL:
-        return "input_required" if asking and state is State.DISPATCHED else "working"
+        return "input_required" if asking and state is InvocationState.DISPATCHED else "working"
     if withdrawn:
         return "cancelled"
     return "failed" if error else "completed"
 
 
-def inlined(result: Mapping[str, Any]) -> dict[str, Any]:
+def embed_result(result: Mapping[str, Any]) -> dict[str, Any]:
     """A result as it stands inside ``tasks/get``: without the fields of the answer around it."""
     own = {key: value for key, value in result.items() if key not in ("resultType", "_meta")}
     meta = result.get("_meta")
@@ -46,22 +46,24 @@ def inlined(result: Mapping[str, Any]) -> dict[str, Any]:
     return own | ({"_meta": kept} if kept else {})
 
 
-def corrected(result: Mapping[str, Any]) -> dict[str, Any]:
+def mark_corrected_result(result: Mapping[str, Any]) -> dict[str, Any]:
     """A result that takes the place of the unknown that the host may have been shown: it says so,
     ahead of all else."""
     note = {"type": "text", "text": CORRECTED}
     meta = result.get("_meta") or {}
-    named = {CORRECTED_KEY: {"was": State.UNKNOWN.value}}
+    named = {CORRECTED_KEY: {"was": InvocationState.UNKNOWN.value}}
     return {**result, "content": [note, *result.get("content", [])], "_meta": {**meta, **named}}
 
 
-def own_words(*, code: str, text: str, state: State, **facts: str) -> dict[str, Any]:
+def compose_tool_error(
+    *, code: str, text: str, state: InvocationState, **facts: str
+) -> dict[str, Any]:
     """A tool error in our own words, said in the text and in the structured content: hosts show
     only one of them.
 
     ``facts`` go into the structured content; ``call`` (the call's id) must be among them.
     """
-    begin = headline(state, code)
+    begin = compose_headline(state, code)
     said = f"{begin}: {text}" if begin else text
     return {
         "isError": True,

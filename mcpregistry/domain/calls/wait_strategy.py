@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import StrEnum
 
-from mcpregistry.domain.calls.hosts import Limits
+from mcpregistry.domain.calls.hosts import HostLimits
 
 # Seconds before the host's limit at which we answer, so that the answer still arrives; at most a
 # fifth of the limit.
@@ -32,7 +32,7 @@ class WaitStep(StrEnum):
     AWAY = "away"
 
 
-class Answer(StrEnum):
+class ElicitationAnswer(StrEnum):
     """What a host's answer to our question means."""
 
     YES = "yes"
@@ -40,7 +40,7 @@ class Answer(StrEnum):
     NOBODY = "nobody"
 
 
-def wait_steps(
+def plan_wait_steps(
     *, tasks: bool, questions: bool, may_confirm: bool, progress: bool
 ) -> tuple[WaitStep, ...]:
     """The ways to wait, in the order in which they are tried. A task needs no second way."""
@@ -50,14 +50,14 @@ def wait_steps(
     return (*first, WaitStep.PROGRESS if progress else WaitStep.HOLD, WaitStep.AWAY)
 
 
-def question_modes(declared: Collection[str], limits: Limits) -> frozenset[str]:
+def list_question_modes(declared: Collection[str], limits: HostLimits) -> frozenset[str]:
     """How this host may be asked: "form", "url", both, or not at all."""
     return frozenset(
         mode for mode in declared if mode == "form" or (mode == "url" and limits.url_questions)
     )
 
 
-def hold_seconds(step: WaitStep, limits: Limits, *, cap: float | None = None) -> float:
+def limit_hold_seconds(step: WaitStep, limits: HostLimits, *, cap: float | None = None) -> float:
     """How long a call may be held at this step. ``cap``: what the caller or the operator allows."""
     borne = limits.silent - min(MARGIN, limits.silent / 5)
     if step is WaitStep.PROGRESS:
@@ -69,7 +69,7 @@ def hold_seconds(step: WaitStep, limits: Limits, *, cap: float | None = None) ->
     return longest if cap is None else min(longest, cap)
 
 
-def meant(action: str, *, confirmed: bool, seconds: float) -> Answer:
+def interpret_elicitation(action: str, *, confirmed: bool, seconds: float) -> ElicitationAnswer:
     """What the answer to our elicitation means, when it came ``seconds`` after the question.
 
     Without a terminal Claude Code answers "cancel" at once, Codex and Copilot "decline" at once:
@@ -79,7 +79,7 @@ def meant(action: str, *, confirmed: bool, seconds: float) -> Answer:
     confirmation.
     """
     if action == "accept":
-        return Answer.YES if confirmed else Answer.NO
+        return ElicitationAnswer.YES if confirmed else ElicitationAnswer.NO
     if action == "decline" and seconds >= PEOPLE_NEED:
-        return Answer.NO
-    return Answer.NOBODY
+        return ElicitationAnswer.NO
+    return ElicitationAnswer.NOBODY

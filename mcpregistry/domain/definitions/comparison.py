@@ -13,7 +13,7 @@ MAX_LINES = 1_000
 Sign = Literal[" ", "-", "+"]
 
 
-def readable(value: Any) -> str:
+def format_readable(value: Any) -> str:
     """A text as it is, anything else as indented JSON; nothing for what is absent."""
     if value is None:
         return ""
@@ -24,7 +24,7 @@ def readable(value: Any) -> str:
     )
 
 
-def lines(old: str, new: str) -> Iterator[tuple[Sign, str]]:
+def compare_lines(old: str, new: str) -> Iterator[tuple[Sign, str]]:
     """Both texts line by line: (" ", kept), ("-", only in the old), ("+", only in the new)."""
     before = old.split("\n") if old else []
     after = new.split("\n") if new else []

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcpregistry.domain.kinds import PROMPT, RESOURCE, TEMPLATE, TOOL
-from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.domain.offer_kinds import PROMPT, RESOURCE, TEMPLATE, TOOL
+from mcpregistry.domain.text.canonical import encode_lossy_json, hash_parts
 
 # Every field of a tool that hosts may put before a model or go by (MCP 2026-07-28 and 2025-11-25,
 # server/tools).
@@ -39,47 +39,51 @@ VISIBLE = ("uri", "uriTemplate", *LISTED[:3], "arguments", "mimeType", *LISTED[3
 MAX_INSTRUCTIONS = 16_000
 
 
-def visible(listed: dict[str, Any], instructions: str = "", kind: str = TOOL) -> dict[str, Any]:
+def select_visible_fields(
+    listed: dict[str, Any], instructions: str = "", kind: str = TOOL
+) -> dict[str, Any]:
     """What a model sees of what is listed; absent and null fields are left out. Of a tool with its
     server's ``instructions``, which say how tools are used.
     """
-    said = {INSTRUCTIONS: _kept(instructions)} if instructions and kind == TOOL else {}
+    said = {INSTRUCTIONS: _cut_instructions(instructions)} if instructions and kind == TOOL else {}
     found = {key: listed[key] for key in _LISTED[kind] if listed.get(key) is not None} | said
     if kind in (RESOURCE, TEMPLATE) and isinstance(notes := found.get("annotations"), dict):
         found["annotations"] = {key: value for key, value in notes.items() if key != "lastModified"}
     return found
 
 
-def definition_hash(listed: dict[str, Any], instructions: str = "", kind: str = TOOL) -> str:
+def hash_definition(listed: dict[str, Any], instructions: str = "", kind: str = TOOL) -> str:
     """SHA-256 (hex) over the visible part; the order of keys does not matter, everything else
     does."""
-    return hash_of(stored(visible(listed, instructions, kind)), kind)
+    return hash_stored_definition(
+        encode_lossy_json(select_visible_fields(listed, instructions, kind)), kind
+    )
 
 
-def hash_of(text: str, kind: str = TOOL) -> str:
+def hash_stored_definition(text: str, kind: str = TOOL) -> str:
     """The same of the visible part as it is stored. A prompt's is never a tool's, whatever both
     say."""
-    return digest(text) if kind == TOOL else digest(kind, text)
+    return hash_parts(text) if kind == TOOL else hash_parts(kind, text)
 
 
-def listing(definition: dict[str, Any]) -> dict[str, Any]:
+def strip_instructions(definition: dict[str, Any]) -> dict[str, Any]:
     """The definition as hosts are shown it: without the instructions, which are approved but never
     forwarded."""
     return {key: value for key, value in definition.items() if key != INSTRUCTIONS}
 
 
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def list_changed_fields(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Names of the fields that differ between two definitions, in the order of ``VISIBLE``."""
     # As canonical text: to Python, true is 1 and 1 is 1.0, but a model reads them differently.
-    return [key for key in VISIBLE if _text(old, key) != _text(new, key)]
+    return [key for key in VISIBLE if _read_text_field(old, key) != _read_text_field(new, key)]
 
 
-def _text(definition: dict[str, Any], key: str) -> str:
-    return stored(definition[key]) if definition.get(key) is not None else ""
+def _read_text_field(definition: dict[str, Any], key: str) -> str:
+    return encode_lossy_json(definition[key]) if definition.get(key) is not None else ""
 
 
-def _kept(instructions: str) -> str:
+def _cut_instructions(instructions: str) -> str:
     if len(instructions) <= MAX_INSTRUCTIONS:
         return instructions
     more = len(instructions) - MAX_INSTRUCTIONS
-    return f"{instructions[:MAX_INSTRUCTIONS]}… ({more:,} more characters, SHA-256 {digest(instructions)})"
+    return f"{instructions[:MAX_INSTRUCTIONS]}… ({more:,} more characters, SHA-256 {hash_parts(instructions)})"

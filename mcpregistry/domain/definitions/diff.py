@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from mcpregistry.domain.definitions.comparison import Sign, readable
-from mcpregistry.domain.definitions.definition import differences
+from mcpregistry.domain.definitions.comparison import Sign, format_readable
+from mcpregistry.domain.definitions.definition import list_changed_fields
 
 # Comparing words takes quadratic time at worst; of more words than this, only the part that differs
 # is shown.
@@ -36,39 +36,48 @@ class Rewording:
         return all(sign == "+" for sign, _ in self.segments)
 
 
-def rewordings(old: dict[str, Any], new: dict[str, Any]) -> list[Rewording]:
+def list_rewordings(old: dict[str, Any], new: dict[str, Any]) -> list[Rewording]:
     """Every model-visible field that differs between two definitions."""
     return [
         Rewording(
-            name, tuple(_shortened(list(words(readable(old.get(name)), readable(new.get(name))))))
+            name,
+            tuple(
+                _shorten_unchanged(
+                    list(
+                        compare_words(
+                            format_readable(old.get(name)), format_readable(new.get(name))
+                        )
+                    )
+                )
+            ),
         )
-        for name in differences(old, new)
+        for name in list_changed_fields(old, new)
     ]
 
 
-def words(old: str, new: str) -> Iterator[Segment]:
+def compare_words(old: str, new: str) -> Iterator[Segment]:
     """The two texts as one run of kept, removed and added pieces; joined, each side is complete.
 
     Invisible characters count: each is a piece of its own, never part of a word.
     """
     before = _TOKEN.findall(old)
     after = _TOKEN.findall(new)
-    start = _common(before, after)
-    end = _common(before[start:][::-1], after[start:][::-1])
+    start = _count_common_tokens(before, after)
+    end = _count_common_tokens(before[start:][::-1], after[start:][::-1])
     if start:
         yield " ", "".join(before[:start])
-    yield from _compared(before[start : len(before) - end], after[start : len(after) - end])
+    yield from _compare_tokens(before[start : len(before) - end], after[start : len(after) - end])
     if end:
         yield " ", "".join(before[len(before) - end :])
 
 
-def _common(one: list[str], other: list[str]) -> int:
+def _count_common_tokens(one: list[str], other: list[str]) -> int:
     """How many leading pieces are the same."""
     pairs = zip(one, other, strict=False)
     return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
-def _compared(before: list[str], after: list[str]) -> Iterator[Segment]:
+def _compare_tokens(before: list[str], after: list[str]) -> Iterator[Segment]:
     if len(before) + len(after) > MAX_WORDS:
         opcodes = [("replace", 0, len(before), 0, len(after))]
     else:
@@ -83,7 +92,7 @@ def _compared(before: list[str], after: list[str]) -> Iterator[Segment]:
             yield "+", "".join(after[c:d])
 
 
-def _shortened(segments: list[Segment]) -> Iterator[Segment]:
+def _shorten_unchanged(segments: list[Segment]) -> Iterator[Segment]:
     """Long unchanged stretches cut down to what stands next to a change."""
     for place, (sign, text) in enumerate(segments):
         pieces = _TOKEN.findall(text) if sign == " " else []

@@ -19,7 +19,7 @@ class Severity(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ScanFinding:
     """``where`` is a JSON pointer into the definition; ``excerpt`` has its invisible characters
     named."""
 

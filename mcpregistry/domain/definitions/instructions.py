@@ -10,7 +10,7 @@ _HEADING = re.compile(r"^(?=#{1,4}\s)", re.MULTILINE)
 _CUT = " […]"
 
 
-def merged(own: str, servers: Iterable[tuple[str, str]], limit: int) -> str:
+def merge_instructions(own: str, servers: Iterable[tuple[str, str]], limit: int) -> str:
     """``servers``: names and texts, in the order in which they are told. Theirs together have at
     most ``limit`` characters: the text that reaches it is cut, and the servers after it are named
     instead.

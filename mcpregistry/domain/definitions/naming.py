@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from mcpregistry.domain.kinds import READ
+from mcpregistry.domain.offer_kinds import READ
 
 MAX_NAME = 64  # what OpenAI-family models and most hosts take; the MCP limit is 128
 UNSHORTENED = 55  # beyond it some host changes names, see long_names
@@ -38,7 +38,7 @@ _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
 _SUFFIX = re.compile(r"_(?:[0-9a-f]{8}|[0-9a-f]{32})\Z")
 
 
-def exposed_names(pairs: Iterable[tuple[str, str]], style: str) -> dict[tuple[str, str], str]:
+def map_exposed_names(pairs: Iterable[tuple[str, str]], style: str) -> dict[tuple[str, str], str]:
     """Map every (server slug, tool name) to its exposed name: legal, at most 64 characters, unique.
 
     A name that is too long, empty or wanted by more than one pair gets a stable suffix made from
@@ -52,13 +52,15 @@ def exposed_names(pairs: Iterable[tuple[str, str]], style: str) -> dict[tuple[st
     }
     counts = Counter(wanted.values())
     names = {
-        pair: name if _usable(name) and counts[name] == 1 else _suffixed(name, pair, 8)
+        pair: name
+        if _is_usable_name(name) and counts[name] == 1
+        else _add_hash_suffix(name, pair, 8)
         for pair, name in wanted.items()
     }
     # Eight digits can be made to collide on purpose; 32 cannot.
     taken = Counter(names.values())
     return {
-        pair: name if taken[name] == 1 else _suffixed(wanted[pair], pair, 32)
+        pair: name if taken[name] == 1 else _add_hash_suffix(wanted[pair], pair, 32)
         for pair, name in names.items()
     }
 
@@ -66,10 +68,10 @@ def exposed_names(pairs: Iterable[tuple[str, str]], style: str) -> dict[tuple[st
 OURS = "slipsnisse://"  # in front of the URIs that name their server
 
 
-def exposed_uris(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+def map_exposed_uris(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """Map every (server slug, URI or URI template) to the one that hosts are shown: the very same
     where one server has it, else, and for what looks as if it was ours, with the server in front.
-    ``own_uri`` undoes it.
+    ``split_exposed_uri`` undoes it.
     """
     found = set(pairs)
     counts = Counter(uri for _, uri in found)
@@ -79,15 +81,15 @@ def exposed_uris(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]
     }
 
 
-def shown_names(
+def map_host_names(
     kind: str, pairs: Iterable[tuple[str, str]], style: str
 ) -> dict[tuple[str, str], str]:
     """How hosts are shown what is of this kind: tools and prompts by name, resources and templates
     by URI."""
-    return exposed_uris(pairs) if kind in READ else exposed_names(pairs, style)
+    return map_exposed_uris(pairs) if kind in READ else map_exposed_names(pairs, style)
 
 
-def named(
+def map_offer_names(
     kind: str, offers: Iterable[tuple[str, str, str]], style: str
 ) -> dict[tuple[str, str], str]:
     """The same by (server slug, name), where an operator's own name, the third, stands for the
@@ -99,11 +101,11 @@ def named(
         (slug, name): own if own and wanted[slug, own] == 1 and (slug, own) not in found else name
         for (slug, name), own in found.items()
     }
-    exposed = shown_names(kind, ((slug, shown[slug, name]) for slug, name in found), style)
+    exposed = map_host_names(kind, ((slug, shown[slug, name]) for slug, name in found), style)
     return {(slug, name): exposed[slug, shown[slug, name]] for slug, name in found}
 
 
-def own_uri(exposed: str) -> tuple[str, str]:
+def split_exposed_uri(exposed: str) -> tuple[str, str]:
     """The server's slug, empty if it is not named, and the URI as that server knows it."""
     if not exposed.startswith(OURS):
         return "", exposed
@@ -111,16 +113,16 @@ def own_uri(exposed: str) -> tuple[str, str]:
     return slug, uri
 
 
-def _usable(name: str) -> bool:
+def _is_usable_name(name: str) -> bool:
     return 0 < len(name) <= MAX_NAME and name not in OWN_NAMES and not _SUFFIX.search(name)
 
 
-def _suffixed(name: str, pair: tuple[str, str], digits: int) -> str:
+def _add_hash_suffix(name: str, pair: tuple[str, str], digits: int) -> str:
     raw = "\0".join(pair).encode("utf-8", "surrogatepass")
     return f"{name[: MAX_NAME - digits - 1]}_{hashlib.sha256(raw).hexdigest()[:digits]}"
 
 
-def long_names(names: Iterable[str]) -> list[str]:
+def list_long_names(names: Iterable[str]) -> list[str]:
     """Those that some host would show its model under another name, or not at all.
 
     Hosts put their name for us in front. Gemini CLI (``mcp_NAME_``) replaces the middle by dots
@@ -131,7 +133,7 @@ def long_names(names: Iterable[str]) -> list[str]:
     return [name for name in names if len(name) > UNSHORTENED]
 
 
-def described(description: str, *, server: str, style: str) -> str:
+def prefix_description(description: str, *, server: str, style: str) -> str:
     """The description as an endpoint shows it."""
     prefix = {"bracket": f"[{server}] ", "mcp_bracket": f"[MCP:{server}] "}.get(style, "")
     return prefix + description

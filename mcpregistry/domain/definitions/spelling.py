@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache, partial
 
-from mcpregistry.domain.definitions.confusables import latin
+from mcpregistry.domain.definitions.confusables import fold_to_latin
 
 _MARKS = re.compile("[\u0300-\u036f\u0640\u064b-\u065f\u0670\u093c\u09bc]")
 _DIGITS = str.maketrans("0345789@$€|+", "oeastbgaselt")
@@ -33,36 +33,36 @@ def fold(word: str) -> str:
     bare = _MARKS.sub(
         "", unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", word).lower())
     )
-    return latin(unicodedata.normalize("NFC", bare))
+    return fold_to_latin(unicodedata.normalize("NFC", bare))
 
 
-def readings(text: str) -> Iterator[str]:
+def list_readings(text: str) -> Iterator[str]:
     """What else ``text`` may say: with digits read as letters, with letters that stand apart
     joined. Often nothing."""
-    joined = _APART.sub(lambda match: _joined(match[0]), text)
+    joined = _APART.sub(lambda match: _join_letters(match[0]), text)
     if joined != text:
         yield joined
     said = {text, joined}
     for ones in _ONES if _WITHIN.search(joined) else ():
-        read = _ODD_WORD.sub(partial(_letters, ones), joined)
+        read = _ODD_WORD.sub(partial(_replace_digits, ones), joined)
         if read not in said:
             said.add(read)
             yield read
 
 
-def set_apart(text: str) -> re.Match[str] | None:
+def find_separated_letters(text: str) -> re.Match[str] | None:
     """A run of single letters long enough to be a disguised sentence and not an abbreviation."""
     return next(
         (match for match in _APART.finditer(text) if len(_LETTER.findall(match[0])) >= 10), None
     )
 
 
-def mixed_scripts(text: str) -> re.Match[str] | None:
+def find_mixed_scripts(text: str) -> re.Match[str] | None:
     """A word with a foreign letter that looks Latin between letters that are."""
     return _MIXED.search(text)
 
 
-def _joined(run: str) -> str:
+def _join_letters(run: str) -> str:
     """``s e n d  i t`` as ``send it``: the wider gaps part words, where there are any."""
     gaps = [match[2] for match in _GAP.finditer(run)][:-1]
     narrow = min(gaps, key=len)
@@ -71,7 +71,7 @@ def _joined(run: str) -> str:
     ).rstrip()
 
 
-def _letters(ones: dict[int, int], match: re.Match[str]) -> str:
+def _replace_digits(ones: dict[int, int], match: re.Match[str]) -> str:
     word = match[0]
     if not (_FOR_A_LETTER.search(word) and _LETTER.search(word)):
         return word
@@ -80,6 +80,6 @@ def _letters(ones: dict[int, int], match: re.Match[str]) -> str:
 
 _MIXED = re.compile(
     "[a-zA-Z]["
-    + "".join(chr(code) for code in range(0x370, 0x530) if latin(chr(code)).isascii())
+    + "".join(chr(code) for code in range(0x370, 0x530) if fold_to_latin(chr(code)).isascii())
     + "][a-zA-Z]"
 )

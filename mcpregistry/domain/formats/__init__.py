@@ -71,7 +71,7 @@ def recognise(data: JsonObject, path: str) -> Format:
             return READABLE[name]
     raise FileInvalid(
         path,
-        f"The format of the file is not known: {_seen(data)}.",
+        f"The format of the file is not known: {_describe_root(data)}.",
         remedy=f"Servers must be under {_ROOTS}. Correct the file, or state its format: {', '.join(READABLE)}.",
     )
 
@@ -81,14 +81,14 @@ def _is_vscode(data: JsonObject, path: str) -> bool:
     return has_servers(data.get("servers")) and VSCODE.recognise(data, path)
 
 
-def _seen(data: JsonObject) -> str:
+def _describe_root(data: JsonObject) -> str:
     if not data:
         return "it is empty"
-    kinds = [f"{key[:40]} ({_kind(value)})" for key, value in [*data.items()][:8]]
+    kinds = [f"{key[:40]} ({_name_value_type(value)})" for key, value in [*data.items()][:8]]
     return f"its root contains {', '.join(kinds)}{', …' if len(data) > 8 else ''}"
 
 
-def _kind(value: Json) -> str:
+def _name_value_type(value: Json) -> str:
     names = {
         dict: "an object",
         list: "a list",

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mcpregistry.domain.formats.ai_agent_providers import entries, with_records
+from mcpregistry.domain.formats.ai_agent_providers import read_providers, write_providers
 from mcpregistry.domain.formats.document import Document, JsonObject, ServerEntry, Written
 from mcpregistry.domain.formats.entry_reader import read_servers
 from mcpregistry.domain.formats.entry_writer import compose, write_servers
-from mcpregistry.domain.formats.format import Format, object_at, park_root, report_left_out
-from mcpregistry.domain.formats.keys import ALL_BY_NAME, Keys
-from mcpregistry.domain.formats.notes import Action, Report, pointer
-from mcpregistry.domain.formats.verdicts import verdict
+from mcpregistry.domain.formats.format import Format, park_root, read_object, report_left_out
+from mcpregistry.domain.formats.keys import ALL_BY_NAME, FormatKeys
+from mcpregistry.domain.formats.notes import Action, FormatReport, make_pointer
+from mcpregistry.domain.formats.verdicts import validate_file
 
 FILE = ".ai-agent.json"
 ROOT = "mcpServers"
@@ -27,7 +27,7 @@ _DEFAULTS = {
     "parallelToolCalls": "The value is sent with every request to the providers of this file that support it.",
     "contextWindowBufferTokens": "The value becomes the buffer of each model of this file that does not set a buffer.",
 }
-KEYS = Keys(
+KEYS = FormatKeys(
     "ai-agent", ALL_BY_NAME, transport=("type",), says_stdio=True, enabled=("enabled", "disabled")
 )
 
@@ -39,25 +39,27 @@ def recognise(data: JsonObject, path: str) -> bool:
 
 def read(data: JsonObject, path: str) -> Document:
     """The file as a document. Invalid providers or defaults refuse the whole file."""
-    if problems := verdict(
+    if problems := validate_file(
         {key: data[key] for key in ("providers", "defaults") if key in data}, path, "ai-agent"
     ):
         return Document(notes=problems)
-    report = Report(path)
+    report = FormatReport(path)
     parked = park_root(data, ["providers", ROOT, "defaults"], report)
     providers, defaults = (
-        object_at(data, key, report, required=False) for key in ("providers", "defaults")
+        read_object(data, key, report, required=False) for key in ("providers", "defaults")
     )
-    models = entries(providers, defaults, report)
+    models = read_providers(providers, defaults, report)
     for name in defaults:
         action: Action = "translated" if name in _DEFAULTS else "parked"
         report.add(
             action,
-            pointer("defaults", name),
+            make_pointer("defaults", name),
             _DEFAULTS.get(name, "The value is kept, but this site does not use it."),
         )
     timeout = defaults.get(TOOL_TIMEOUT)
-    servers = read_servers(KEYS, object_at(data, ROOT, report, required=False), f"/{ROOT}", report)
+    servers = read_servers(
+        KEYS, read_object(data, ROOT, report, required=False), f"/{ROOT}", report
+    )
     if timeout is not None:
         servers = tuple(replace(server, request_timeout_ms=timeout) for server in servers)
     return Document(
@@ -72,10 +74,10 @@ def read(data: JsonObject, path: str) -> Document:
 
 def write(document: Document) -> Written:
     """The document as such a file; what it has no place for is reported."""
-    report = Report(FILE)
+    report = FormatReport(FILE)
     report_left_out(document, report, written=["providers", "model_providers", "defaults"])
-    shared, servers = _shared_timeout(document, report)
-    providers = with_records(
+    shared, servers = _extract_shared_timeout(document, report)
+    providers = write_providers(
         dict(document.providers), dict(document.defaults), document.model_providers, report
     )
     must: JsonObject = {"providers": providers} if providers else {}
@@ -84,10 +86,12 @@ def write(document: Document) -> Written:
     defaults = {**document.defaults, **({} if shared is None else {TOOL_TIMEOUT: shared})}
     must |= {"defaults": defaults} if defaults else {}
     optional: JsonObject = {"providers": {}, ROOT: {}, "defaults": {}}
-    return Written(compose(document.parked_for(KEYS.family), must, optional), tuple(report.notes))
+    return Written(compose(document.get_parked(KEYS.family), must, optional), tuple(report.notes))
 
 
-def _shared_timeout(document: Document, report: Report) -> tuple[int | None, list[ServerEntry]]:
+def _extract_shared_timeout(
+    document: Document, report: FormatReport
+) -> tuple[int | None, list[ServerEntry]]:
     """The one tool timeout that the file can state, and the servers without it; others are
     reported."""
     times = [server.request_timeout_ms for server in document.servers]
@@ -96,7 +100,9 @@ def _shared_timeout(document: Document, report: Report) -> tuple[int | None, lis
     for server in document.servers:
         if server.request_timeout_ms != shared:
             sentence = "This format has one timeout for all servers. The timeout of this server is kept only on this site."
-            report.add("parked", pointer(ROOT, server.key), sentence, column="request_timeout_ms")
+            report.add(
+                "parked", make_pointer(ROOT, server.key), sentence, column="request_timeout_ms"
+            )
     return shared, [replace(server, request_timeout_ms=None) for server in document.servers]
 
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mcpregistry.domain.formats.document import JsonObject
-from mcpregistry.domain.formats.keys import slug
-from mcpregistry.domain.formats.notes import Report, pointer
+from mcpregistry.domain.formats.keys import make_slug
+from mcpregistry.domain.formats.notes import FormatReport, make_pointer
 from mcpregistry.domain.formats.placeholders import is_reference
 from mcpregistry.domain.text.display import number_of
 
@@ -37,8 +37,8 @@ _LARGE = 16_384  # tokens
 _SENT = {"temperature": "temperature", "topP": "top_p", "parallelToolCalls": "parallel_tool_calls"}
 
 
-def entries(
-    providers: JsonObject, defaults: JsonObject, report: Report | None = None
+def read_providers(
+    providers: JsonObject, defaults: JsonObject, report: FormatReport | None = None
 ) -> dict[str, JsonObject]:
     """The file's providers as those of the extended format, by the slugs under which they are known
     here.
@@ -47,23 +47,23 @@ def entries(
     """
     found: dict[str, JsonObject] = {}
     for name, raw in providers.items():
-        kind = _kind(name, raw)
-        key = slug(name)
+        kind = _find_provider_kind(name, raw)
+        key = make_slug(name)
         if report and key in found:
             report.refuse(
-                pointer("providers", name),
+                make_pointer("providers", name),
                 f"Another provider also gets the name {key}.",
                 "Rename one of them.",
             )
         if kind:
-            found[key] = _entry(kind, raw, defaults)
+            found[key] = _read_provider(kind, raw, defaults)
         if report:
-            _tell(name, raw, kind, report)
+            _report_provider_keys(name, raw, kind, report)
     return found
 
 
-def _tell(name: str, raw: JsonObject, kind: str, report: Report) -> None:
-    at = pointer("providers", name)
+def _report_provider_keys(name: str, raw: JsonObject, kind: str, report: FormatReport) -> None:
+    at = make_pointer("providers", name)
     if not kind:
         remedy = f"Name the provider {', '.join(_KINDS)}. Or add a baseUrl if it supports OpenAI's chat completions."
         report.add(
@@ -86,34 +86,36 @@ def _tell(name: str, raw: JsonObject, kind: str, report: Report) -> None:
         )
 
 
-def _kind(name: str, raw: JsonObject) -> str:
+def _find_provider_kind(name: str, raw: JsonObject) -> str:
     """Empty where that is not known, or the name has no letter that we can know it by."""
     if name in _KINDS:
         return name
-    return "compatible" if raw.get("baseUrl") and slug(name) else ""
+    return "compatible" if raw.get("baseUrl") and make_slug(name) else ""
 
 
-def _entry(kind: str, raw: JsonObject, defaults: JsonObject) -> JsonObject:
-    entry = {"kind": kind, **_renamed(raw, _PROVIDER)}
-    if options := {**_sent(kind, defaults), **_options(raw)}:
+def _read_provider(kind: str, raw: JsonObject, defaults: JsonObject) -> JsonObject:
+    entry = {"kind": kind, **_rename_keys(raw, _PROVIDER)}
+    if options := {**_read_sent_parameters(kind, defaults), **_read_provider_options(raw)}:
         entry["options"] = options
     if "llmTimeout" in defaults:
         entry["timeout"] = defaults["llmTimeout"] / 1000
     if "models" in raw:
-        entry["models"] = {name: _model(facts, defaults) for name, facts in raw["models"].items()}
+        entry["models"] = {
+            name: _read_model(facts, defaults) for name, facts in raw["models"].items()
+        }
     return entry
 
 
-def _model(raw: JsonObject, defaults: JsonObject) -> JsonObject:
+def _read_model(raw: JsonObject, defaults: JsonObject) -> JsonObject:
     buffer = {"buffer_tokens": defaults[_BUFFER]} if _BUFFER in defaults else {}
-    facts = buffer | _renamed(raw, _MODEL) | _limited(raw.get("overrides") or {})
+    facts = buffer | _rename_keys(raw, _MODEL) | _extract_output_limit(raw.get("overrides") or {})
     # The usual 4,096 tokens of an answer would leave a small window no question.
     if "max_output" not in facts and (window := facts.get("context_window", _LARGE)) < _LARGE:
         facts["max_output"] = max(1, window // 4)
     return facts
 
 
-def _limited(overrides: JsonObject) -> JsonObject:
+def _extract_output_limit(overrides: JsonObject) -> JsonObject:
     """How long an answer may be is a field of the model here, and no override."""
     found = next(
         (overrides[name] for name in _OUTPUT if isinstance(overrides.get(name), int)), None
@@ -126,37 +128,37 @@ def _limited(overrides: JsonObject) -> JsonObject:
     }
 
 
-def _renamed(raw: JsonObject, names: Mapping[str, str]) -> JsonObject:
+def _rename_keys(raw: JsonObject, names: Mapping[str, str]) -> JsonObject:
     return {ours: raw[theirs] for theirs, ours in names.items() if theirs in raw}
 
 
-def _sent(kind: str, defaults: JsonObject) -> JsonObject:
-    sent = _renamed(defaults, _SENT)
+def _read_sent_parameters(kind: str, defaults: JsonObject) -> JsonObject:
+    sent = _rename_keys(defaults, _SENT)
     if kind not in _PARALLEL:
         sent.pop("parallel_tool_calls", None)
     return sent
 
 
-def _options(raw: JsonObject) -> JsonObject:
+def _read_provider_options(raw: JsonObject) -> JsonObject:
     """``custom.providerOptions`` flat and in the providers' own spelling; Ollama nests most of its
     own once more."""
     options: JsonObject = {}
     for group in raw.get("custom", {}).get("providerOptions", {}).values():
-        options |= {_snake(key): value for key, value in group.items() if key != "options"}
+        options |= {_to_snake_case(key): value for key, value in group.items() if key != "options"}
         nested = group.get("options", {})
         options |= nested if isinstance(nested, dict) else {"options": nested}
     return options
 
 
-def _snake(key: str) -> str:
+def _to_snake_case(key: str) -> str:
     return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match[1].lower(), key)
 
 
 # Back
 
 
-def with_records(
-    providers: JsonObject, defaults: JsonObject, now: Mapping[str, JsonObject], report: Report
+def write_providers(
+    providers: JsonObject, defaults: JsonObject, now: Mapping[str, JsonObject], report: FormatReport
 ) -> JsonObject:
     """The file's ``providers``, brought up to date with ``now`` (the extended format's, by our
     names).
@@ -164,14 +166,14 @@ def with_records(
     Used by ``write``. What this format cannot say stays here and is reported; a provider that is
     gone here is left out.
     """
-    stated = entries(providers, defaults)
+    stated = read_providers(providers, defaults)
     written: JsonObject = {}
     for name, raw in providers.items():
-        key = slug(name)
+        key = make_slug(name)
         if key not in stated:
             written[name] = raw
         elif key in now:
-            written[name] = _updated(name, raw, stated[key], now[key], report)
+            written[name] = _update_provider(name, raw, stated[key], now[key], report)
     for name, entry in now.items():
         if name not in stated:
             _add(written, name, entry, defaults, report)
@@ -179,45 +181,50 @@ def with_records(
 
 
 def _add(
-    written: JsonObject, name: str, entry: JsonObject, defaults: JsonObject, report: Report
+    written: JsonObject, name: str, entry: JsonObject, defaults: JsonObject, report: FormatReport
 ) -> None:
-    if _kind(name, {"baseUrl": entry.get("base_url")}) != entry["kind"] or name in written:
+    if (
+        _find_provider_kind(name, {"baseUrl": entry.get("base_url")}) != entry["kind"]
+        or name in written
+    ):
         sentence = (
             f"This format cannot store that the provider {name} is of the kind {entry['kind']}. "
             "The provider is kept only on this site."
         )
         report.add("parked", "/providers", sentence, column="model_providers")
         return
-    written[name] = _updated(name, {}, _entry(entry["kind"], {}, defaults), entry, report)
+    written[name] = _update_provider(
+        name, {}, _read_provider(entry["kind"], {}, defaults), entry, report
+    )
 
 
-def _updated(
-    name: str, raw: JsonObject, stated: JsonObject, now: JsonObject, report: Report
+def _update_provider(
+    name: str, raw: JsonObject, stated: JsonObject, now: JsonObject, report: FormatReport
 ) -> JsonObject:
     # entered here, so in no file: the file's own stays
     if not now.get("key") or not is_reference(now["key"]):
         now = {**now, "key": stated.get("key")}
-    changed = _overlaid(raw, stated, now, _PROVIDER)
+    changed = _overlay_changed_keys(raw, stated, now, _PROVIDER)
     if now.get("options", {}) != stated.get("options", {}):
         changed["custom"] = {
             **raw.get("custom", {}),
             "providerOptions": {name: now.get("options", {})},
         }
-    models = _models(raw.get("models", {}), stated.get("models", {}), now.get("models", {}))
+    models = _write_models(raw.get("models", {}), stated.get("models", {}), now.get("models", {}))
     if models or "models" in raw:
         changed["models"] = models
-    _tell_what_stays(name, stated, now, report)
+    _report_unwritten_fields(name, stated, now, report)
     return changed
 
 
-def _models(raw: JsonObject, stated: JsonObject, now: JsonObject) -> JsonObject:
+def _write_models(raw: JsonObject, stated: JsonObject, now: JsonObject) -> JsonObject:
     return {
-        name: _overlaid(raw.get(name, {}), stated.get(name, {}), facts, _MODEL)
+        name: _overlay_changed_keys(raw.get(name, {}), stated.get(name, {}), facts, _MODEL)
         for name, facts in {**{name: now[name] for name in raw if name in now}, **now}.items()
     }
 
 
-def _overlaid(
+def _overlay_changed_keys(
     raw: JsonObject, stated: JsonObject, now: JsonObject, names: Mapping[str, str]
 ) -> JsonObject:
     """``raw`` with each known key that has changed, and without those that are empty by now."""
@@ -230,7 +237,9 @@ def _overlaid(
     return found
 
 
-def _tell_what_stays(name: str, stated: JsonObject, now: JsonObject, report: Report) -> None:
+def _report_unwritten_fields(
+    name: str, stated: JsonObject, now: JsonObject, report: FormatReport
+) -> None:
     told = {"kind", "options", "models", *_PROVIDER.values()}
     stays = {key for key in now.keys() - told if now[key] != stated.get(key)}
     for model, facts in now.get("models", {}).items():
@@ -240,4 +249,4 @@ def _tell_what_stays(name: str, stated: JsonObject, now: JsonObject, report: Rep
         }
     if stays:
         sentence = f"This format cannot store {', '.join(sorted(stays))}. These values are kept only on this site."
-        report.add("parked", pointer("providers", name), sentence, column="model_providers")
+        report.add("parked", make_pointer("providers", name), sentence, column="model_providers")

@@ -98,7 +98,7 @@ class ServerEntry:
             if item.name not in ("parked", "at")
         }
 
-    def parked_for(self, family: str) -> Parked:
+    def get_parked(self, family: str) -> Parked:
         """What only formats of this family know about the server."""
         return self.parked.get(family, NOTHING_PARKED)
 
@@ -117,11 +117,11 @@ class Project:
     shared: tuple[str, ...] = ()
 
 
-def _left_out(note: Note) -> Note:
+def _mark_left_out(note: Note) -> Note:
     return replace(note, action="left out") if note.action == "refused" else note
 
 
-def _twice(server: ServerEntry) -> Note:
+def _note_duplicate(server: ServerEntry) -> Note:
     sentence = f"Left out: another server of this file already has the name {server.key}."
     return Note("left out", "", server.at, sentence, "Rename one of them.", entry=server.at)
 
@@ -151,7 +151,7 @@ class Document:
     def refused(self) -> tuple[Note, ...]:
         return tuple(note for note in self.notes if note.action == "refused")
 
-    def parked_for(self, family: str) -> Parked:
+    def get_parked(self, family: str) -> Parked:
         """What only formats of this family know about the root of the file."""
         return self.parked.get(family, NOTHING_PARKED)
 
@@ -159,7 +159,7 @@ class Document:
         """Names of the secrets that the file asks a person for (VS Code's inputs), in order."""
         return tuple(str(item["id"]) for item in self.inputs)
 
-    def joined(self, other: Document) -> Document:
+    def merge_document(self, other: Document) -> Document:
         """This document with the servers, the inputs and the notes of another part of the same
         file."""
         taken = {server.key for server in self.servers}
@@ -174,21 +174,21 @@ class Document:
             notes=(
                 *self.notes,
                 *other.notes,
-                *(_twice(server) for server in other.servers if server.key in taken),
+                *(_note_duplicate(server) for server in other.servers if server.key in taken),
             ),
         )
 
-    def leaving_out(self) -> Document:
+    def drop_refused_entries(self) -> Document:
         """Without the entries that cannot be used, each of which is a note; unless nothing else is
         in the file."""
         broken = {note.entry for note in self.refused if note.entry}
         servers = tuple(server for server in self.servers if server.at not in broken)
         if not servers or not broken:
             return self
-        notes = tuple(_left_out(note) if note.entry in broken else note for note in self.notes)
+        notes = tuple(_mark_left_out(note) if note.entry in broken else note for note in self.notes)
         return replace(self, servers=servers, notes=notes)
 
-    def with_notes(self, *notes: Note) -> Document:
+    def add_notes(self, *notes: Note) -> Document:
         """The same document with these notes added."""
         return replace(self, notes=self.notes + notes)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from mcpregistry.domain.formats.document import Document, JsonObject, ServerEntry
-from mcpregistry.domain.formats.notes import Report, pointer
+from mcpregistry.domain.formats.notes import FormatReport, make_pointer
 from mcpregistry.domain.formats.placeholders import expand
 from mcpregistry.domain.text.secret_names import is_secret_name
 
@@ -25,22 +25,24 @@ def expand_document(
 ) -> Document:
     """``variables``: the environment of whoever imports. ``folders``: values of ``workspace`` and
     ``home``."""
-    report = Report(path)
-    servers = tuple(_server(server, variables, folders, report) for server in document.servers)
+    report = FormatReport(path)
+    servers = tuple(
+        _expand_server(server, variables, folders, report) for server in document.servers
+    )
     providers = {
-        name: _provider(name, entry, variables, report)
+        name: _expand_provider(name, entry, variables, report)
         for name, entry in document.model_providers.items()
     }
-    return replace(document, servers=servers, model_providers=providers).with_notes(*report.notes)
+    return replace(document, servers=servers, model_providers=providers).add_notes(*report.notes)
 
 
-def _provider(
-    name: str, entry: JsonObject, variables: Mapping[str, str], report: Report
+def _expand_provider(
+    name: str, entry: JsonObject, variables: Mapping[str, str], report: FormatReport
 ) -> JsonObject:
     """Its address; the key waits until a model is asked."""
     url, missing = expand(entry.get("base_url", ""), variables, is_guarded)
     if missing:
-        at = pointer("providers", name)
+        at = make_pointer("providers", name)
         report.refuse(
             at,
             f"The address needs {missing[0]}, which is not set.",
@@ -49,8 +51,11 @@ def _provider(
     return {**entry, "base_url": url} if "base_url" in entry else entry
 
 
-def _server(
-    entry: ServerEntry, variables: Mapping[str, str], folders: Mapping[str, str], report: Report
+def _expand_server(
+    entry: ServerEntry,
+    variables: Mapping[str, str],
+    folders: Mapping[str, str],
+    report: FormatReport,
 ) -> ServerEntry:
     values = {**variables, **folders}
 
@@ -58,19 +63,19 @@ def _server(
         filled, missing = expand(text, values, is_guarded)
         for name in missing:
             report.add(
-                "kept", entry.at + pointer(key), f"The placeholder of {name} is kept.", _LATER
+                "kept", entry.at + make_pointer(key), f"The placeholder of {name} is kept.", _LATER
             )
         return filled
 
     def only_folders(pairs: Mapping[str, str]) -> dict[str, str]:
-        return {key: _folders(value, folders) for key, value in pairs.items()}
+        return {key: _expand_folders(value, folders) for key, value in pairs.items()}
 
     made = replace(
         entry,
         command=tuple(whole(word, "command") for word in entry.command),
         cwd=whole(entry.cwd, "cwd"),
         url=whole(entry.url, "url"),
-        env_file=_folders(entry.env_file, folders),
+        env_file=_expand_folders(entry.env_file, folders),
         env=only_folders(entry.env),
         headers=only_folders(entry.headers),
     )
@@ -78,13 +83,15 @@ def _server(
         remedy = "Set the variable before you import, or write the address without it."
         report.entry = entry.at
         report.refuse(
-            entry.at + pointer("url"), "The address begins with a variable that is not set.", remedy
+            entry.at + make_pointer("url"),
+            "The address begins with a variable that is not set.",
+            remedy,
         )
         report.entry = ""
     return made
 
 
-def _folders(text: str, folders: Mapping[str, str]) -> str:
+def _expand_folders(text: str, folders: Mapping[str, str]) -> str:
     for name, value in folders.items():
         text = text.replace(f"${{{name}}}", value)
     return text
@@ -96,7 +103,7 @@ def is_guarded(name: str) -> bool:
     return name.startswith(_OWN) or is_secret_name(name)
 
 
-def unresolved_folders(document: Document) -> Iterator[ServerEntry]:
+def find_unresolved_folders(document: Document) -> Iterator[ServerEntry]:
     """The servers that speak of ``${workspace}`` where none was given."""
     for entry in document.servers:
         texts = [*entry.command, entry.cwd, entry.url, *entry.env.values(), *entry.headers.values()]

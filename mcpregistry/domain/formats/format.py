@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from mcpregistry.domain.formats.document import Document, Json, JsonObject, Parked, Written
-from mcpregistry.domain.formats.notes import Note, Report, pointer
+from mcpregistry.domain.formats.notes import FormatReport, Note, make_pointer
 
 Recognise = Callable[[JsonObject, str], bool]
 
@@ -29,27 +29,27 @@ class Format:
     write: Callable[[Document], Written]
     place: Callable[[str], str] = str  # a JSON pointer as the file's language writes it
 
-    def in_its_words(self, notes: Iterable[Note]) -> tuple[Note, ...]:
+    def spell_notes(self, notes: Iterable[Note]) -> tuple[Note, ...]:
         """Notes that name their places as the file spells them."""
         return tuple(replace(note, pointer=self.place(note.pointer)) for note in notes)
 
 
-def park_root(data: JsonObject, known: Iterable[str], report: Report, at: str = "") -> Parked:
+def park_root(data: JsonObject, known: Iterable[str], report: FormatReport, at: str = "") -> Parked:
     """The keys of the root (or of the object at ``at``) that this format's reader does not take."""
     taken = set(known)
     unknown = {key: value for key, value in data.items() if key not in taken}
     for key in unknown:
-        report.park_unknown_key(at + pointer(key))
+        report.park_unknown_key(at + make_pointer(key))
     return Parked(unknown, tuple(data))
 
 
-def object_at(
-    data: JsonObject, key: str, report: Report, *, at: str = "", required: bool = True
+def read_object(
+    data: JsonObject, key: str, report: FormatReport, *, at: str = "", required: bool = True
 ) -> JsonObject:
     """The object under a key of ``data`` (which stands at ``at``); anything else is refused."""
     value: Json = data.get(key, {})
     if not isinstance(value, dict):
-        report.refuse(at + pointer(key), "The value is not an object.", "Write it as { … }.")
+        report.refuse(at + make_pointer(key), "The value is not an object.", "Write it as { … }.")
         return {}
     if required and key not in data:
         report.refuse(at, f"The key {key} is missing.", f"Add {key}, or choose another format.")
@@ -66,7 +66,9 @@ _BESIDES = {
 }
 
 
-def report_left_out(document: Document, report: Report, *, written: Iterable[str] = ()) -> None:
+def report_left_out(
+    document: Document, report: FormatReport, *, written: Iterable[str] = ()
+) -> None:
     """Say which parts of the document, besides its servers, the format has no place for."""
     for name in _BESIDES.keys() - set(written):
         if getattr(document, name):

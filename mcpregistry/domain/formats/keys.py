@@ -1,7 +1,7 @@
 """How one format spells a server entry: the table that the entry reader and writer follow.
 
-One ``Keys`` per format replaces a reader and a writer per format; what differs between hosts stands
-side by side.
+One ``FormatKeys`` per format replaces a reader and a writer per format; what differs between hosts
+stands side by side.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OauthKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class FormatKeys:
     """Empty means that the format has no place for it. Of several names the first is the one we
     write.
 
@@ -84,7 +84,7 @@ class Keys:
     unofficial: frozenset[str] = field(default_factory=frozenset)
 
 
-def slug(key: str) -> str:
+def make_slug(key: str) -> str:
     """The key by which we know a server: 1 to 63 of ``[A-Za-z0-9._-]``, no ``__`` (it parts server
     and tool).
 
@@ -98,28 +98,28 @@ def slug(key: str) -> str:
     return f"server-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
 
 
-def named_transport(name: str, url: str) -> TransportKind | None:
+def parse_transport(name: str, url: str) -> TransportKind | None:
     """The transport that a file's word means, in any spelling; ``remote`` depends on the URL. None
     if unknown."""
     letters = re.sub(r"[^a-z]", "", name.lower())
-    return implied_transport(url) if letters == "remote" else _TRANSPORTS.get(letters)
+    return infer_transport(url) if letters == "remote" else _TRANSPORTS.get(letters)
 
 
-def implied_transport(url: str) -> TransportKind:
+def infer_transport(url: str) -> TransportKind:
     """The transport of an entry that does not say: stdio without a URL; a path ending ``/sse``
     means SSE."""
     if not url:
         return "stdio"
     if url.startswith(("ws://", "wss://")):
         return "websocket"
-    return "sse" if _path(url).rstrip("/").endswith("/sse") else "http"
+    return "sse" if _strip_query(url).rstrip("/").endswith("/sse") else "http"
 
 
-def _path(url: str) -> str:
+def _strip_query(url: str) -> str:
     return url.split("?", 1)[0].split("#", 1)[0]
 
 
-def url_problem(url: str, transport: TransportKind) -> tuple[str, str] | None:
+def find_url_problem(url: str, transport: TransportKind) -> tuple[str, str] | None:
     """Why a URL cannot be used and what to do, or None. A URL that starts with a placeholder is
     looked at later."""
     if url.startswith("${"):

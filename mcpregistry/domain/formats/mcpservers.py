@@ -16,12 +16,18 @@ from mcpregistry.domain.formats.entry_writer import compose, write_servers
 from mcpregistry.domain.formats.format import (
     Format,
     Recognise,
-    object_at,
     park_root,
+    read_object,
     report_left_out,
 )
-from mcpregistry.domain.formats.keys import ALL_BY_NAME, NO_WEBSOCKET, ONLY_STDIO, Keys, OauthKeys
-from mcpregistry.domain.formats.notes import Report
+from mcpregistry.domain.formats.keys import (
+    ALL_BY_NAME,
+    NO_WEBSOCKET,
+    ONLY_STDIO,
+    FormatKeys,
+    OauthKeys,
+)
+from mcpregistry.domain.formats.notes import FormatReport
 from mcpregistry.domain.formats.placeholders import Dialect
 
 FAMILY = "mcpservers"
@@ -41,7 +47,7 @@ _CURSOR_OAUTH = OauthKeys(
     "auth", {"client_id": "CLIENT_ID", "client_secret": "CLIENT_SECRET", "scopes": "scopes"}
 )
 
-_CLAUDE_CODE = Keys(
+_CLAUDE_CODE = FormatKeys(
     FAMILY,
     NO_WEBSOCKET,
     dialect=Dialect(),
@@ -86,27 +92,29 @@ def recognise_desktop(data: JsonObject, path: str) -> bool:
     return recognise(data, path) and path.endswith("claude_desktop_config.json")
 
 
-def read(data: JsonObject, path: str, *, keys: Keys) -> Document:
+def read(data: JsonObject, path: str, *, keys: FormatKeys) -> Document:
     """The file as a document, read with the keys of the whole family."""
-    report = Report(path)
+    report = FormatReport(path)
     parked = park_root(data, [ROOT], report)
     # Every host's file may come from another host of the family, so reading accepts what any of
     # them writes.
     servers = read_servers(
-        replace(keys, transports=ALL_BY_NAME), object_at(data, ROOT, report), f"/{ROOT}", report
+        replace(keys, transports=ALL_BY_NAME), read_object(data, ROOT, report), f"/{ROOT}", report
     )
     return Document(servers, parked={FAMILY: parked}, notes=tuple(report.notes))
 
 
-def write(document: Document, *, keys: Keys, file: str) -> Written:
+def write(document: Document, *, keys: FormatKeys, file: str) -> Written:
     """The document as the file of one host of the family; what it has no place for is reported."""
-    report = Report(file)
+    report = FormatReport(file)
     report_left_out(document, report)
     servers = write_servers(keys, document.servers, f"/{ROOT}", report)
-    return Written(compose(document.parked_for(FAMILY), {ROOT: servers}, {}), tuple(report.notes))
+    return Written(compose(document.get_parked(FAMILY), {ROOT: servers}, {}), tuple(report.notes))
 
 
-def _format(name: str, title: str, file: str, keys: Keys, found: Recognise = recognise) -> Format:
+def _define_format(
+    name: str, title: str, file: str, keys: FormatKeys, found: Recognise = recognise
+) -> Format:
     return Format(
         name,
         title,
@@ -118,14 +126,14 @@ def _format(name: str, title: str, file: str, keys: Keys, found: Recognise = rec
     )
 
 
-MCPSERVERS = _format("mcpservers", "mcpServers (any host)", ".mcp.json", _CLAUDE_CODE)
-CLAUDE_CODE = _format("claude-code", "Claude Code", ".mcp.json", _CLAUDE_CODE)
-CLAUDE_DESKTOP = _format(
+MCPSERVERS = _define_format("mcpservers", "mcpServers (any host)", ".mcp.json", _CLAUDE_CODE)
+CLAUDE_CODE = _define_format("claude-code", "Claude Code", ".mcp.json", _CLAUDE_CODE)
+CLAUDE_DESKTOP = _define_format(
     "claude-desktop",
     "Claude Desktop",
     "claude_desktop_config.json",
     _CLAUDE_DESKTOP,
     recognise_desktop,
 )
-CURSOR = _format("cursor", "Cursor", ".cursor/mcp.json", _CURSOR, recognise_cursor)
-COPILOT = _format("copilot", "Copilot CLI", ".mcp.json", _COPILOT)
+CURSOR = _define_format("cursor", "Cursor", ".cursor/mcp.json", _CURSOR, recognise_cursor)
+COPILOT = _define_format("copilot", "Copilot CLI", ".mcp.json", _COPILOT)

@@ -17,7 +17,7 @@ Action = Literal["kept", "translated", "parked", "left out", "refused"]
 KEPT = "Kept."
 
 
-def pointer(*parts: str | int) -> str:
+def make_pointer(*parts: str | int) -> str:
     """A JSON pointer (RFC 6901) to the given path; the root is the empty string."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
@@ -57,7 +57,7 @@ class FileInvalid(ConfigInvalid):
         super().__init__(f"{file}: {at or '/'}: {sentence}", remedy=remedy)
 
 
-class Report:
+class FormatReport:
     """Collects the notes about one file while it is read or written."""
 
     def __init__(self, file: str) -> None:

@@ -14,16 +14,16 @@ from functools import partial
 from mcpregistry.domain.formats.document import Document, JsonObject, ServerEntry, Written
 from mcpregistry.domain.formats.entry_reader import read_servers
 from mcpregistry.domain.formats.entry_writer import compose, write_servers
-from mcpregistry.domain.formats.format import Format, object_at, park_root, report_left_out
-from mcpregistry.domain.formats.keys import LOCAL_OR_REMOTE, Keys, OauthKeys
-from mcpregistry.domain.formats.notes import Report, pointer
-from mcpregistry.domain.formats.placeholders import Dialect, file_credential
+from mcpregistry.domain.formats.format import Format, park_root, read_object, report_left_out
+from mcpregistry.domain.formats.keys import LOCAL_OR_REMOTE, FormatKeys, OauthKeys
+from mcpregistry.domain.formats.notes import FormatReport, make_pointer
+from mcpregistry.domain.formats.placeholders import Dialect, name_file_credential
 
 FILE = "opencode.json"
 ROOT = "mcp"
 SCHEMA = "https://opencode.ai/config.json"
 
-_V1 = Keys(
+_V1 = FormatKeys(
     "opencode",
     LOCAL_OR_REMOTE,
     dialect=Dialect("brace", defaults=False),
@@ -85,50 +85,54 @@ def recognise_v2(data: JsonObject, path: str) -> bool:
 
 def read_v1(data: JsonObject, path: str) -> Document:
     """A version 1 file as a document."""
-    report = Report(path)
+    report = FormatReport(path)
     parked = park_root(data, [ROOT], report)
-    entries, switches = _parted(object_at(data, ROOT, report), f"/{ROOT}", report)
+    entries, switches = _separate_switches(read_object(data, ROOT, report), f"/{ROOT}", report)
     parked = replace(parked, keys={**parked.keys, **({ROOT: switches} if switches else {})})
     servers = read_servers(_V1, entries, f"/{ROOT}", report)
-    inputs = tuple(_files(servers, _V1.family))
+    inputs = tuple(_collect_file_credentials(servers, _V1.family))
     return Document(servers, inputs=inputs, parked={_V1.family: parked}, notes=tuple(report.notes))
 
 
 def read_v2(data: JsonObject, path: str) -> Document:
     """A version 2 file as a document."""
-    report = Report(path)
+    report = FormatReport(path)
     parked = park_root(data, [ROOT], report)
-    mcp = object_at(data, ROOT, report)
+    mcp = read_object(data, ROOT, report)
     inner = park_root(mcp, ["servers"], report, f"/{ROOT}")
-    entries, switches = _parted(
-        object_at(mcp, "servers", report, at=f"/{ROOT}"), f"/{ROOT}/servers", report
+    entries, switches = _separate_switches(
+        read_object(mcp, "servers", report, at=f"/{ROOT}"), f"/{ROOT}/servers", report
     )
     inner = replace(inner, keys={**inner.keys, **({"servers": switches} if switches else {})})
     servers = read_servers(_V2, entries, f"/{ROOT}/servers", report)
     whole = replace(parked, spelling={ROOT: inner.to_json()})
-    inputs = tuple(_files(servers, _V2.family))
+    inputs = tuple(_collect_file_credentials(servers, _V2.family))
     return Document(servers, inputs=inputs, parked={_V2.family: whole}, notes=tuple(report.notes))
 
 
-def _files(servers: tuple[ServerEntry, ...], family: str) -> Iterator[JsonObject]:
+def _collect_file_credentials(
+    servers: tuple[ServerEntry, ...], family: str
+) -> Iterator[JsonObject]:
     """A credential for each file whose content opencode puts in: ``{file:path}``."""
     kinds: list[str] = []
     for server in servers:
-        for found in server.parked_for(family).spelling.get("placeholders", {}).values():
+        for found in server.get_parked(family).spelling.get("placeholders", {}).values():
             kinds += found
     for path in dict.fromkeys(
         kind.removeprefix("file:") for kind in kinds if kind.startswith("file:")
     ):
         about = f"Content of the file {path}"
         yield {
-            "id": file_credential(path),
+            "id": name_file_credential(path),
             "type": "promptString",
             "description": about,
             "password": True,
         }
 
 
-def _parted(entries: JsonObject, at: str, report: Report) -> tuple[JsonObject, JsonObject]:
+def _separate_switches(
+    entries: JsonObject, at: str, report: FormatReport
+) -> tuple[JsonObject, JsonObject]:
     """The entries, and apart from them those that only switch a server which another file
     describes."""
     switches = {
@@ -139,18 +143,18 @@ def _parted(entries: JsonObject, at: str, report: Report) -> tuple[JsonObject, J
     for key in switches:
         report.add(
             "parked",
-            at + pointer(key),
+            at + make_pointer(key),
             "This entry only enables or disables a server of another file. It does not add a server.",
         )
     return {key: entry for key, entry in entries.items() if key not in switches}, switches
 
 
-def write(document: Document, *, keys: Keys) -> Written:
+def write(document: Document, *, keys: FormatKeys) -> Written:
     """The document as a file of the version that ``keys`` are for; what it has no place for is
     reported."""
-    report = Report(FILE)
+    report = FormatReport(FILE)
     report_left_out(document, report, written=["inputs"])
-    parked = document.parked_for(keys.family)
+    parked = document.get_parked(keys.family)
     at = f"/{ROOT}/servers" if keys is _V2 else f"/{ROOT}"
     mcp = write_servers(keys, document.servers, at, report)
     if keys is _V2:

@@ -62,7 +62,7 @@ def read(text: str, dialect: Dialect) -> Reading:
     kinds: list[str] = []
 
     def one(match: re.Match[str]) -> str:
-        kind, canonical = _canonical(match)
+        kind, canonical = _canonicalize_placeholder(match)
         kinds.append(kind)
         return canonical
 
@@ -81,16 +81,16 @@ def is_foreign(text: str) -> bool:
     )
 
 
-def file_credential(path: str) -> str:
+def name_file_credential(path: str) -> str:
     """The name of the credential that stands for the content of a file on the machine of the
     host."""
     return "file-" + re.sub(r"[^A-Za-z0-9.]+", "-", path).strip(".-")[-50:].strip(".-")
 
 
-def _canonical(match: re.Match[str]) -> tuple[str, str]:
+def _canonicalize_placeholder(match: re.Match[str]) -> tuple[str, str]:
     found = match.groupdict()
     if found.get("file"):
-        return f"{_FILE_KIND}{found['file']}", f"${{cred:{file_credential(found['file'])}}}"
+        return f"{_FILE_KIND}{found['file']}", f"${{cred:{name_file_credential(found['file'])}}}"
     if found.get("brace"):
         return "brace", f"${{{found['brace']}}}"
     if found["kind"] == "env":
@@ -103,14 +103,14 @@ def _canonical(match: re.Match[str]) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rendering:
+class PlaceholderRendering:
     """``lost`` says in words what the host will not understand as we do; empty when it will."""
 
     text: str
     lost: tuple[str, ...] = ()
 
 
-def write(text: str, dialect: Dialect, kinds: Sequence[str] = ()) -> Rendering:
+def write(text: str, dialect: Dialect, kinds: Sequence[str] = ()) -> PlaceholderRendering:
     """Our text as the host writes it; ``kinds`` are those that ``read`` remembered, used while they
     still fit."""
     lost: list[str] = []
@@ -123,7 +123,7 @@ def write(text: str, dialect: Dialect, kinds: Sequence[str] = ()) -> Rendering:
             lost.append(loss)
         return spelled
 
-    return Rendering(_OURS.sub(one, text), tuple(dict.fromkeys(lost)))
+    return PlaceholderRendering(_OURS.sub(one, text), tuple(dict.fromkeys(lost)))
 
 
 def _spell(match: re.Match[str], dialect: Dialect, kind: str) -> tuple[str, str]:
@@ -146,7 +146,7 @@ def _spell(match: re.Match[str], dialect: Dialect, kind: str) -> tuple[str, str]
 
 
 def _spell_credential(name: str, dialect: Dialect, kind: str) -> tuple[str, str]:
-    if kind.startswith(_FILE_KIND) and file_credential(kind.removeprefix(_FILE_KIND)) == name:
+    if kind.startswith(_FILE_KIND) and name_file_credential(kind.removeprefix(_FILE_KIND)) == name:
         return f"{{{kind}}}", ""
     if kind == "input" or (not kind and dialect.inputs):
         return f"${{input:{name}}}", ""

@@ -12,32 +12,32 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mcpregistry.domain.formats.document import Document, Json, JsonObject, Parked, ServerEntry
-from mcpregistry.domain.formats.notes import Report, pointer
+from mcpregistry.domain.formats.notes import FormatReport, make_pointer
 from mcpregistry.domain.formats.placeholders import is_reference
-from mcpregistry.domain.text.redaction import secrets_in_word
+from mcpregistry.domain.text.redaction import find_secret_spans
 from mcpregistry.domain.text.secret_names import is_secret_name
 
 
-def variable(*words: str) -> str:
+def name_secret_variable(*words: str) -> str:
     """A name for the environment variable that shall hold a value, from the words that name its
     place."""
     name = re.sub(r"[^A-Za-z0-9]+", "_", "_".join(words)).strip("_").upper()
     return name if name[:1].isalpha() else f"VALUE_{name}"
 
 
-def redact(document: Document, file: str) -> tuple[Document, Report]:
+def redact(document: Document, file: str) -> tuple[Document, FormatReport]:
     """The document without secrets, and a note for each one that was taken out."""
-    report = Report(file)
-    servers = tuple(_server(server, report) for server in document.servers)
+    report = FormatReport(file)
+    servers = tuple(_redact_server(server, report) for server in document.servers)
     plain = replace(
         document,
         servers=servers,
         expert_tools=tuple(
-            _tool(tool, index, report) for index, tool in enumerate(document.expert_tools)
+            _redact_tool(tool, index, report) for index, tool in enumerate(document.expert_tools)
         ),
-        providers=_plain(dict(document.providers), ("providers",), report),
-        inputs=tuple(_input(item, report) for item in document.inputs),
-        parked=_parked(document.parked, (), report),
+        providers=_redact_plain_data(dict(document.providers), ("providers",), report),
+        inputs=tuple(_redact_input(item, report) for item in document.inputs),
+        parked=_redact_parked(document.parked, (), report),
     )
     return plain, report
 
@@ -47,30 +47,32 @@ def redact(document: Document, file: str) -> tuple[Document, Report]:
 _NO_VALUES = ("arguments", "output_schema", "internal_tools")
 
 
-def _tool(tool: JsonObject, index: int, report: Report) -> JsonObject:
+def _redact_tool(tool: JsonObject, index: int, report: FormatReport) -> JsonObject:
     place = ("tools", str(index))
     return {
-        key: value if key in _NO_VALUES else _plain({key: value}, place, report)[key]
+        key: value if key in _NO_VALUES else _redact_plain_data({key: value}, place, report)[key]
         for key, value in tool.items()
     }
 
 
-def _server(server: ServerEntry, report: Report) -> ServerEntry:
+def _redact_server(server: ServerEntry, report: FormatReport) -> ServerEntry:
     key = server.key
     env = {
-        name: _reference(value, _own_name(name), (key, "env", name), report, "env")
+        name: _make_reference(value, _name_secret(name), (key, "env", name), report, "env")
         for name, value in server.env.items()
     }
     headers = {
-        name: _reference(value, variable(key, name), (key, "headers", name), report, "headers")
+        name: _make_reference(
+            value, name_secret_variable(key, name), (key, "headers", name), report, "headers"
+        )
         for name, value in server.headers.items()
     }
     oauth = server.oauth
     if oauth and oauth.client_secret:
-        name = variable(key, "client_secret")
+        name = name_secret_variable(key, "client_secret")
         oauth = replace(
             oauth,
-            client_secret=_reference(
+            client_secret=_make_reference(
                 oauth.client_secret, name, (key, "client_secret"), report, "oauth"
             ),
         )
@@ -79,24 +81,24 @@ def _server(server: ServerEntry, report: Report) -> ServerEntry:
         env=env,
         headers=headers,
         oauth=oauth,
-        command=_command(server, report),
-        url=_url(server, report),
-        parked=_parked(server.parked, (key,), report),
+        command=_redact_command(server, report),
+        url=_redact_url(server, report),
+        parked=_redact_parked(server.parked, (key,), report),
     )
 
 
-def _own_name(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else variable(name)
+def _name_secret(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else name_secret_variable(name)
 
 
-def _reference(
-    value: str, name: str, place: tuple[str, ...], report: Report, column: str = ""
+def _make_reference(
+    value: str, name: str, place: tuple[str, ...], report: FormatReport, column: str = ""
 ) -> str:
     if is_reference(value):
         return value
     report.add(
         "translated",
-        pointer(*place),
+        make_pointer(*place),
         f"The value is not written. The file refers to ${{{name}}} instead.",
         f"Set {name} where the file is used, or export with --include-secrets.",
         column=column,
@@ -104,61 +106,68 @@ def _reference(
     return f"${{{name}}}"
 
 
-def _command(server: ServerEntry, report: Report) -> tuple[str, ...]:
+def _redact_command(server: ServerEntry, report: FormatReport) -> tuple[str, ...]:
     """Flags, headers and addresses lose what in them is secret by its name or shape."""
     words = server.command
     return tuple(
-        _word((server.key, "command", str(index)), before, word, report)
+        _redact_word((server.key, "command", str(index)), before, word, report)
         for index, (before, word) in enumerate(zip(("", *words), words, strict=False))
     )
 
 
-def _word(place: tuple[str, ...], before: str, word: str, report: Report) -> str:
-    for span in reversed(secrets_in_word(before, word)):
-        value = _reference(
-            word[span.start : span.end], variable(place[0], span.name), place, report, place[1]
+def _redact_word(place: tuple[str, ...], before: str, word: str, report: FormatReport) -> str:
+    for span in reversed(find_secret_spans(before, word)):
+        value = _make_reference(
+            word[span.start : span.end],
+            name_secret_variable(place[0], span.name),
+            place,
+            report,
+            place[1],
         )
         word = f"{word[: span.start]}{value}{word[span.end :]}"
     return word
 
 
-def _url(server: ServerEntry, report: Report) -> str:
+def _redact_url(server: ServerEntry, report: FormatReport) -> str:
     """Passwords and values of secret-looking query parameters."""
-    return _word((server.key, "url"), "", server.url, report)
+    return _redact_word((server.key, "url"), "", server.url, report)
 
 
-def _input(item: JsonObject, report: Report) -> JsonObject:
+def _redact_input(item: JsonObject, report: FormatReport) -> JsonObject:
     """A prompt's default is a secret when the prompt is for a password."""
     if not item.get("password") or not item.get("default"):
         return item
     report.add(
         "translated",
-        pointer("inputs", item["id"], "default"),
+        make_pointer("inputs", item["id"], "default"),
         "The default of a password is not written.",
     )
     return {key: value for key, value in item.items() if key != "default"}
 
 
-def _parked(
-    parked: Mapping[str, Parked], place: tuple[str, ...], report: Report
+def _redact_parked(
+    parked: Mapping[str, Parked], place: tuple[str, ...], report: FormatReport
 ) -> dict[str, Parked]:
     return {
-        family: replace(item, keys=_plain(dict(item.keys), place, report))
+        family: replace(item, keys=_redact_plain_data(dict(item.keys), place, report))
         for family, item in parked.items()
     }
 
 
-def _plain(data: Json, place: tuple[str, ...], report: Report) -> Json:
+def _redact_plain_data(data: Json, place: tuple[str, ...], report: FormatReport) -> Json:
     """Plain data with every text under a secret-looking key, or inside ``env`` and ``headers``,
     replaced."""
     if isinstance(data, list):
-        return [_plain(item, (*place, str(index)), report) for index, item in enumerate(data)]
+        return [
+            _redact_plain_data(item, (*place, str(index)), report)
+            for index, item in enumerate(data)
+        ]
     if not isinstance(data, dict):
         return data
     inside = bool(place) and place[-1] in ("env", "environment", "headers", "extraHeaders")
     return {
-        key: _reference(item, variable(*place[-2:], key), (*place, key), report)
+        key: _make_reference(item, name_secret_variable(*place[-2:], key), (*place, key), report)
         if isinstance(item, str) and (inside or is_secret_name(key))
-        else _plain(item, (*place, key), report)
+        else _redact_plain_data(item, (*place, key), report)
         for key, item in data.items()
     }

@@ -17,22 +17,22 @@ from typing import Literal
 from mcpregistry.domain.formats.document import Document, Json, JsonObject, Written
 from mcpregistry.domain.formats.entry_reader import read_servers
 from mcpregistry.domain.formats.entry_writer import compose, write_servers
-from mcpregistry.domain.formats.format import Format, object_at, park_root, report_left_out
-from mcpregistry.domain.formats.keys import ALL_BY_NAME, ONLY_STDIO, Keys, slug
-from mcpregistry.domain.formats.notes import Note, Report, pointer
+from mcpregistry.domain.formats.format import Format, park_root, read_object, report_left_out
+from mcpregistry.domain.formats.keys import ALL_BY_NAME, ONLY_STDIO, FormatKeys, make_slug
+from mcpregistry.domain.formats.notes import FormatReport, Note, make_pointer
 from mcpregistry.domain.formats.placeholders import is_reference
-from mcpregistry.domain.formats.verdicts import schema, verdict
+from mcpregistry.domain.formats.verdicts import load_schema, validate_file
 from mcpregistry.domain.text.secret_names import is_secret_name
 
 FILE = "slipsnisse.config.yaml"
 Variant = Literal["slipsnisse", "slipsnisse-extended"]
 
-_STRICT = Keys("slipsnisse", ONLY_STDIO, remote=False, args_required=True)
+_STRICT = FormatKeys("slipsnisse", ONLY_STDIO, remote=False, args_required=True)
 _EXTENDED = replace(_STRICT, transports=ALL_BY_NAME, remote=True, transport=("transport",))
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
-def input_schema(arguments: Json) -> JsonObject:
+def build_input_schema(arguments: Json) -> JsonObject:
     """The JSON Schema of a tool's input from either notation of ``arguments``.
 
     ``{type: object, properties: {…}}`` is a schema already. Otherwise it maps names to schemas or
@@ -46,7 +46,7 @@ def input_schema(arguments: Json) -> JsonObject:
         name: {"type": item} if isinstance(item, str) else item for name, item in arguments.items()
     }
     required = [name for name, item in plain.items() if not _may_be_absent(item)]
-    properties = {name: _without_optional(item) for name, item in plain.items()}
+    properties = {name: _drop_optional(item) for name, item in plain.items()}
     return {
         "type": "object",
         "properties": properties,
@@ -58,7 +58,7 @@ def _may_be_absent(item: Json) -> bool:
     return isinstance(item, dict) and ("default" in item or item.get("optional") is True)
 
 
-def _without_optional(item: Json) -> Json:
+def _drop_optional(item: Json) -> Json:
     is_ours = isinstance(item, dict) and isinstance(item.get("optional"), bool)
     return {key: value for key, value in item.items() if key != "optional"} if is_ours else item
 
@@ -70,13 +70,13 @@ def recognise(data: JsonObject, path: str) -> bool:
 
 def read(data: JsonObject, path: str, *, variant: Variant) -> Document:
     """The file as a document; a file that its JSON Schema refuses gives notes alone."""
-    if problems := verdict(data, path, variant):
-        return Document(notes=problems + _hint(data, path, variant))
-    report = Report(path)
+    if problems := validate_file(data, path, variant):
+        return Document(notes=problems + _suggest_extended_format(data, path, variant))
+    report = FormatReport(path)
     keys = _STRICT if variant == "slipsnisse" else _EXTENDED
     extended = variant == "slipsnisse-extended"
     parked = park_root(data, ["mcps", "tools", *(["providers"] if extended else [])], report)
-    servers = read_servers(keys, object_at(data, "mcps", report), "/mcps", report)
+    servers = read_servers(keys, read_object(data, "mcps", report), "/mcps", report)
     providers = data.get("providers", {}) if extended else {}
     _check_providers(providers, report)
     _check_tools(data, report)
@@ -91,8 +91,8 @@ def read(data: JsonObject, path: str, *, variant: Variant) -> Document:
     )
 
 
-def _hint(data: JsonObject, path: str, variant: Variant) -> tuple[Note, ...]:
-    if variant == "slipsnisse" and not verdict(data, path, "slipsnisse-extended"):
+def _suggest_extended_format(data: JsonObject, path: str, variant: Variant) -> tuple[Note, ...]:
+    if variant == "slipsnisse" and not validate_file(data, path, "slipsnisse-extended"):
         return (
             Note(
                 "refused",
@@ -105,10 +105,10 @@ def _hint(data: JsonObject, path: str, variant: Variant) -> tuple[Note, ...]:
     return ()
 
 
-def _check_tools(data: JsonObject, report: Report) -> None:
+def _check_tools(data: JsonObject, report: FormatReport) -> None:
     names: set[str] = set()
     for index, tool in enumerate(data["tools"]):
-        at = pointer("tools", index)
+        at = make_pointer("tools", index)
         name = tool["name"]
         if not _TOOL_NAME.fullmatch(name):
             report.refuse(
@@ -120,7 +120,7 @@ def _check_tools(data: JsonObject, report: Report) -> None:
             report.refuse(at + "/name", "Another tool has the same name.", "Rename one of them.")
         for server in tool["internal_tools"]:
             if server not in data["mcps"]:
-                place = at + pointer("internal_tools", server)
+                place = at + make_pointer("internal_tools", server)
                 report.refuse(
                     place,
                     "No server with this name is under mcps.",
@@ -129,54 +129,54 @@ def _check_tools(data: JsonObject, report: Report) -> None:
         names.add(name)
 
 
-def tool_keys(variant: Variant) -> frozenset[str]:
+def list_tool_keys(variant: Variant) -> frozenset[str]:
     """The keys of a tool that mean something in this variant; others are kept and written back."""
-    return frozenset(schema(variant)["properties"]["tools"]["items"]["properties"])
+    return frozenset(load_schema(variant)["properties"]["tools"]["items"]["properties"])
 
 
-def _note_extended_keys(tools: list[JsonObject], report: Report) -> None:
-    more = tool_keys("slipsnisse-extended") - tool_keys("slipsnisse")
+def _note_extended_keys(tools: list[JsonObject], report: FormatReport) -> None:
+    more = list_tool_keys("slipsnisse-extended") - list_tool_keys("slipsnisse")
     for index, tool in enumerate(tools):
         for key in tool.keys() & more:
             sentence = "The value is kept, but not used: only the extended format supports it."
-            report.add("parked", pointer("tools", index, key), sentence, "Use --extended.")
+            report.add("parked", make_pointer("tools", index, key), sentence, "Use --extended.")
 
 
-def _check_providers(providers: JsonObject, report: Report) -> None:
+def _check_providers(providers: JsonObject, report: FormatReport) -> None:
     """Keys and secret headers are references: a file lies about, is copied and mailed."""
     remedy = (
         "Replace it with ${VARIABLE} or ${cred:NAME}, or leave it out and enter it in the admin."
     )
     for name, provider in providers.items():
-        at = pointer("providers", name)
+        at = make_pointer("providers", name)
         if not is_reference(provider.get("key", "")):
             report.refuse(at + "/key", "A file must not contain the key of a provider.", remedy)
         for header, value in provider.get("headers", {}).items():
             if is_secret_name(header) and not is_reference(value):
-                place = at + pointer("headers", header)
+                place = at + make_pointer("headers", header)
                 report.refuse(place, "A file must not contain a secret.", remedy)
 
 
 def write(document: Document, *, variant: Variant) -> Written:
     """The document as such a file, checked against its own JSON Schema."""
-    report = Report(FILE)
+    report = FormatReport(FILE)
     keys = _STRICT if variant == "slipsnisse" else _EXTENDED
     extended = variant == "slipsnisse-extended"
     report_left_out(
         document, report, written=["expert_tools", *(["model_providers"] if extended else [])]
     )
     servers = write_servers(keys, document.servers, "/mcps", report)
-    must: JsonObject = {"mcps": servers, "tools": _tools(document, variant, report)}
-    providers = _without_keys(document.model_providers, report) if extended else {}
+    must: JsonObject = {"mcps": servers, "tools": _write_tools(document, variant, report)}
+    providers = _drop_provider_keys(document.model_providers, report) if extended else {}
     if providers:
         must["providers"] = providers
     data = compose(
-        document.parked_for(keys.family), must, {"providers": providers} if extended else {}
+        document.get_parked(keys.family), must, {"providers": providers} if extended else {}
     )
-    return Written(data, (*report.notes, *verdict(data, FILE, variant)))
+    return Written(data, (*report.notes, *validate_file(data, FILE, variant)))
 
 
-def _without_keys(providers: Mapping[str, JsonObject], report: Report) -> JsonObject:
+def _drop_provider_keys(providers: Mapping[str, JsonObject], report: FormatReport) -> JsonObject:
     """A key that another format has written out stays where it was taken to."""
     written = {}
     for name, entry in providers.items():
@@ -184,7 +184,7 @@ def _without_keys(providers: Mapping[str, JsonObject], report: Report) -> JsonOb
             key: value for key, value in entry.items() if key != "key" or is_reference(value)
         }
         if written[name] != entry:
-            at = pointer("providers", name, "key")
+            at = make_pointer("providers", name, "key")
             report.add(
                 "parked",
                 at,
@@ -194,19 +194,21 @@ def _without_keys(providers: Mapping[str, JsonObject], report: Report) -> JsonOb
     return written
 
 
-def _tools(document: Document, variant: Variant, report: Report) -> list[JsonObject]:
+def _write_tools(document: Document, variant: Variant, report: FormatReport) -> list[JsonObject]:
     """The expert tools whose servers are all written; a reader of the file would refuse the
     others."""
     known = {server.key for server in document.servers}
-    more = tool_keys("slipsnisse-extended") - tool_keys(variant)
+    more = list_tool_keys("slipsnisse-extended") - list_tool_keys(variant)
     tools: list[JsonObject] = []
     for index, tool in enumerate(document.expert_tools):
-        missing = [server for server in tool.get("internal_tools", {}) if slug(server) not in known]
+        missing = [
+            server for server in tool.get("internal_tools", {}) if make_slug(server) not in known
+        ]
         if missing:
             sentence = f"The tool is left out, because the server {missing[0]} is not exported."
             report.add(
                 "parked",
-                pointer("tools", index),
+                make_pointer("tools", index),
                 sentence,
                 "Export this server as well.",
                 column="expert_tools",
@@ -216,7 +218,7 @@ def _tools(document: Document, variant: Variant, report: Report) -> list[JsonObj
             sentence = "Only the extended format supports this key."
             report.add(
                 "parked",
-                pointer("tools", index, key),
+                make_pointer("tools", index, key),
                 sentence,
                 "Use --extended.",
                 column="expert_tools",
@@ -225,7 +227,7 @@ def _tools(document: Document, variant: Variant, report: Report) -> list[JsonObj
     return tools
 
 
-def _format(variant: Variant, title: str) -> Format:
+def _define_format(variant: Variant, title: str) -> Format:
     found = recognise if variant == "slipsnisse" else (lambda data, path: False)
     return Format(
         variant,
@@ -238,5 +240,5 @@ def _format(variant: Variant, title: str) -> Format:
     )
 
 
-SLIPSNISSE = _format("slipsnisse", "Slipsnisse")
-SLIPSNISSE_EXTENDED = _format("slipsnisse-extended", "Slipsnisse, extended")
+SLIPSNISSE = _define_format("slipsnisse", "Slipsnisse")
+SLIPSNISSE_EXTENDED = _define_format("slipsnisse-extended", "Slipsnisse, extended")

@@ -20,7 +20,7 @@ import yaml
 
 from mcpregistry.domain.formats import toml
 from mcpregistry.domain.formats.document import Json, JsonObject
-from mcpregistry.domain.formats.notes import FileInvalid, pointer
+from mcpregistry.domain.formats.notes import FileInvalid, make_pointer
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
@@ -79,7 +79,7 @@ def is_toml(raw: bytes, file: str) -> bool:
 
 
 @contextmanager
-def wider(most_bytes: int, most_values: int) -> Iterator[None]:
+def allow_larger_files(most_bytes: int, most_values: int) -> Iterator[None]:
     """Larger files are read inside, for what only whoever controls the machine hands in."""
     token = _bounds.set((most_bytes, most_values))
     try:
@@ -88,13 +88,13 @@ def wider(most_bytes: int, most_values: int) -> Iterator[None]:
         _bounds.reset(token)
 
 
-def without_comments(text: str) -> str:
+def strip_comments(text: str) -> str:
     """JSON in place of JSON with comments and trailing commas; every place in it stays what it
     was."""
-    return _JSON_TOKENS.sub(_blank, text)
+    return _JSON_TOKENS.sub(_blank_comments, text)
 
 
-def fits(data: Json, *, below: int = 0) -> bool:
+def is_readable_value(data: Json, *, below: int = 0) -> bool:
     """Whether a file of ours could hold this value, ``below`` levels under its root, and be read
     again."""
     for _ in range(below):
@@ -143,15 +143,18 @@ def _check(data: Json, file: str) -> None:
                 file, f"The file contains more than {_bounds.get()[1]} values.", remedy=_SPLIT
             )
         if len(path) > MAX_DEPTH:
-            raise _too_deep(file)
+            raise _make_depth_error(file)
         if isinstance(value, _Repeated):
-            at = pointer(*path, value.key)
+            at = make_pointer(*path, value.key)
             raise FileInvalid(
                 file, "The key appears twice.", at=at, remedy="Remove or rename one of them."
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise FileInvalid(
-                file, "The number is too large.", at=pointer(*path), remedy="Write it in quotes."
+                file,
+                "The number is too large.",
+                at=make_pointer(*path),
+                remedy="Write it in quotes.",
             )
         if isinstance(value, str):
             texts = [value]
@@ -159,9 +162,11 @@ def _check(data: Json, file: str) -> None:
             texts = list(value)
         else:
             texts = []
-        if not all(map(_storable, texts)):
+        if not all(map(_is_storable, texts)):
             sentence = "The text contains a NUL character or an incomplete surrogate pair."
-            raise FileInvalid(file, sentence, at=pointer(*path), remedy="Remove that character.")
+            raise FileInvalid(
+                file, sentence, at=make_pointer(*path), remedy="Remove that character."
+            )
 
 
 def _walk(data: Json) -> Iterator[tuple[tuple[str | int, ...], Json]]:
@@ -175,11 +180,11 @@ def _walk(data: Json) -> Iterator[tuple[tuple[str | int, ...], Json]]:
             waiting.extend(((*path, index), item) for index, item in enumerate(value))
 
 
-def _storable(text: str) -> bool:
+def _is_storable(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _too_deep(file: str) -> FileInvalid:
+def _make_depth_error(file: str) -> FileInvalid:
     return FileInvalid(
         file, f"The file has more than {MAX_DEPTH} levels of nesting.", remedy="Reduce the nesting."
     )
@@ -191,7 +196,7 @@ class _Repeated(dict[str, Any]):
     key: str
 
 
-def _pairs(pairs: list[tuple[str, Json]]) -> JsonObject:
+def _build_object(pairs: list[tuple[str, Json]]) -> JsonObject:
     data = dict(pairs)
     if len(data) == len(pairs):
         return data
@@ -201,20 +206,20 @@ def _pairs(pairs: list[tuple[str, Json]]) -> JsonObject:
     return repeated
 
 
-def _blank(match: re.Match[str]) -> str:
+def _blank_comments(match: re.Match[str]) -> str:
     """Comments and trailing commas become spaces, so that places in error messages stay right."""
     token = match.group()
     return token if token.startswith('"') else re.sub(r"[^\n]", " ", token)
 
 
-def _no_constant(name: str) -> Json:
+def _refuse_constant(name: str) -> Json:
     raise ValueError(f"{name} is not JSON")
 
 
 def _load_json(text: str, file: str) -> Json:
     try:
         return json.loads(
-            without_comments(text), object_pairs_hook=_pairs, parse_constant=_no_constant
+            strip_comments(text), object_pairs_hook=_build_object, parse_constant=_refuse_constant
         )
     except json.JSONDecodeError as error:
         where = f"Line {error.lineno}, column {error.colno}: {error.msg}."
@@ -224,7 +229,7 @@ def _load_json(text: str, file: str) -> Json:
             remedy="Correct the JSON at this place. Comments and trailing commas are allowed.",
         ) from None
     except RecursionError:
-        raise _too_deep(file) from None
+        raise _make_depth_error(file) from None
     except ValueError:
         sentence = "A number is NaN, infinite or too long."
         raise FileInvalid(
@@ -309,7 +314,7 @@ class _Plain:
             return self._mapping(node, depth)
         if isinstance(node, yaml.SequenceNode) and node.tag.endswith(":seq"):
             return [self.value(item, depth + 1) for item in node.value]
-        return _scalar(node)
+        return _convert_scalar(node)
 
     def _mapping(self, node: yaml.MappingNode, depth: int) -> JsonObject:
         pairs: list[tuple[str, Json]] = []
@@ -323,7 +328,7 @@ class _Plain:
                 )
             else:
                 pairs.append((key.value, self.value(item, depth + 1)))
-        data = _pairs(pairs)
+        data = _build_object(pairs)
         for key in merged.keys() - data.keys():
             data[key] = merged[key]
         return data
@@ -341,7 +346,7 @@ class _Plain:
         return merged
 
 
-def _scalar(node: yaml.Node) -> Json:
+def _convert_scalar(node: yaml.Node) -> Json:
     kind = node.tag.removeprefix("tag:yaml.org,2002:")
     text = str(node.value)
     if kind == "str":
@@ -367,11 +372,13 @@ def _load_yaml(text: str, file: str) -> Json:
         node = yaml.compose(text, Loader=_Loader)
         return None if node is None else _Plain().value(node)
     except RecursionError:
-        raise _too_deep(file) from None
+        raise _make_depth_error(file) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"Line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problem = error.problem if isinstance(error, _YamlRefused) else _own_words(error)
+        problem = (
+            error.problem if isinstance(error, _YamlRefused) else _describe_parser_error(error)
+        )
         raise FileInvalid(
             file, f"{where}{problem}.", remedy="Correct the YAML at this place."
         ) from None
@@ -383,6 +390,6 @@ def _load_yaml(text: str, file: str) -> Json:
         ) from None
 
 
-def _own_words(error: yaml.MarkedYAMLError) -> str:
+def _describe_parser_error(error: yaml.MarkedYAMLError) -> str:
     """The parser's problem without anything it quotes from the file."""
     return re.sub(r"(['\"]).*\1", "…", error.problem or "the YAML is not valid", flags=re.DOTALL)

@@ -29,7 +29,7 @@ def load_toml(text: str, file: str) -> JsonObject:
     """The root of a TOML file; its dates and times become text. Raises FileInvalid, which quotes no
     value."""
     try:
-        return {key: _plain(value) for key, value in tomllib.loads(text).items()}
+        return {key: _convert_plain(value) for key, value in tomllib.loads(text).items()}
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"\(at [^)]*\)", str(error))  # the rest may quote a value
         sentence = f"The file is not valid TOML {place[0] if place else ''}".rstrip() + "."
@@ -40,15 +40,15 @@ def load_toml(text: str, file: str) -> JsonObject:
         ) from None
 
 
-def _plain(value: Any) -> Json:
+def _convert_plain(value: Any) -> Json:
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _convert_plain(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_convert_plain(each) for each in value]
     return value.isoformat() if isinstance(value, date | time) else value
 
 
-def place(pointer: str) -> str:
+def format_place(pointer: str) -> str:
     """A JSON pointer as TOML writes the place: ``[mcp_servers.git] command``."""
     parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
     table = parts[:2]

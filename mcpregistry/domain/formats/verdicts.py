@@ -9,11 +9,11 @@ from importlib.resources import files
 import jsonschema_rs
 
 from mcpregistry.domain.formats.document import Json, JsonObject
-from mcpregistry.domain.formats.notes import Note, Report, pointer
+from mcpregistry.domain.formats.notes import FormatReport, Note, make_pointer
 
 
 @cache
-def schema(name: str) -> JsonObject:
+def load_schema(name: str) -> JsonObject:
     """The JSON Schema (draft-07) of that name under ``schemas/``, also for others to validate
     with."""
     text = files(__package__).joinpath("schemas", f"{name}.schema.json").read_text("utf-8")
@@ -21,19 +21,19 @@ def schema(name: str) -> JsonObject:
 
 
 @cache
-def _validator(name: str) -> jsonschema_rs.Draft7Validator:
-    return jsonschema_rs.Draft7Validator(schema(name))
+def _build_validator(name: str) -> jsonschema_rs.Draft7Validator:
+    return jsonschema_rs.Draft7Validator(load_schema(name))
 
 
-def verdict(data: Json, path: str, name: str = "slipsnisse") -> tuple[Note, ...]:
+def validate_file(data: Json, path: str, name: str = "slipsnisse") -> tuple[Note, ...]:
     """Everything the schema has against the data, as refused notes; empty means valid."""
-    report = Report(path)
-    for error in _validator(name).iter_errors(data):
-        report.refuse(pointer(*error.instance_path), *_in_words(error))
+    report = FormatReport(path)
+    for error in _build_validator(name).iter_errors(data):
+        report.refuse(make_pointer(*error.instance_path), *_describe_error(error))
     return tuple(report.notes)
 
 
-def _in_words(error: jsonschema_rs.ValidationError) -> tuple[str, str]:
+def _describe_error(error: jsonschema_rs.ValidationError) -> tuple[str, str]:
     """Sentence and remedy. The validator's own message is not used: it quotes the value, which may
     be a secret."""
     facts = error.kind.as_dict()

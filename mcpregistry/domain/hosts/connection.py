@@ -13,7 +13,7 @@ _DEFAULT_ENDPOINT = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class EndpointConnection:
     """Over stdio ``command`` is the whole command line of ``runmcp``, over HTTP ``url`` is the
     endpoint's address.
 
@@ -36,15 +36,15 @@ class Connection:
         return bool(self.url)
 
 
-def key_for(endpoint: str) -> str:
+def make_entry_name(endpoint: str) -> str:
     """The name of an endpoint's entry: short, because hosts put it before the name of each tool.
-    Empty: see ``Connection``."""
+    Empty: see ``EndpointConnection``."""
     if not endpoint:
         return _KEY_OF_WORKSPACE
     return _KEY if endpoint == _DEFAULT_ENDPOINT else f"{_KEY}-{endpoint}"
 
 
-def command_line(python: str, manage: str, endpoint: str, agent: str) -> tuple[str, ...]:
+def build_command_line(python: str, manage: str, endpoint: str, agent: str) -> tuple[str, ...]:
     """The command that a host starts; both paths are absolute, for it may start it anywhere.
 
     ``endpoint`` empty: that of the directory. ``agent`` may be empty then: that of the directory's
@@ -55,7 +55,7 @@ def command_line(python: str, manage: str, endpoint: str, agent: str) -> tuple[s
     return (python, manage, "runmcp", "--endpoint", endpoint, "--agent", agent)
 
 
-def said_in(words: Sequence[str], option: str, default: str) -> str:
+def read_option(words: Sequence[str], option: str, default: str) -> str:
     """What ``--endpoint`` or ``--agent`` says on such a command line, as the command would take
     it."""
     for at, word in enumerate(words):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.hosts.connection import BEARER_VARIABLE, Connection
+from mcpregistry.domain.hosts.connection import BEARER_VARIABLE, EndpointConnection
 
 Entry = dict[str, Any]
 
@@ -31,16 +31,16 @@ class Spelling:
     always: Mapping[str, Any] = field(default_factory=dict)
     at_first: Mapping[str, Any] = field(default_factory=dict)
 
-    def entry(self, connection: Connection) -> Entry:
+    def entry(self, connection: EndpointConnection) -> Entry:
         """What stands in the file for this connection. Raises ``ConfigInvalid`` where the file
         cannot say it."""
         if connection.http:
-            return self._remote(connection)
+            return self._build_remote(connection)
         return (
-            self._typed(self.stdio_type)
-            | self._command(connection.command)
-            | self._env(connection)
-            | self._fixed()
+            self._build_type_key(self.stdio_type)
+            | self._build_command(connection.command)
+            | self._build_env(connection)
+            | self._build_fixed_keys()
         )
 
     def read(self, entry: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str], str, str]:
@@ -51,7 +51,7 @@ class Spelling:
         if isinstance(command, list):
             words = command
         elif command:
-            words = [command, *_listed(entry.get("args"))]
+            words = [command, *_list_or_empty(entry.get("args"))]
         else:
             words = []
         headers: Mapping[str, Any] = next(
@@ -87,20 +87,20 @@ class Spelling:
             - {""}
         )
 
-    def _remote(self, connection: Connection) -> Entry:
+    def _build_remote(self, connection: EndpointConnection) -> Entry:
         if not self.url:
             raise ConfigInvalid(
                 "The configuration file of this host can only list local programs.",
                 remedy="Choose stdio, and run the host on the same machine as this site.",
             )
         return (
-            self._typed(self.http_type)
+            self._build_type_key(self.http_type)
             | {self.url: connection.url}
-            | self._headers(connection)
-            | self._fixed()
+            | self._build_headers(connection)
+            | self._build_fixed_keys()
         )
 
-    def _headers(self, connection: Connection) -> Entry:
+    def _build_headers(self, connection: EndpointConnection) -> Entry:
         token = connection.token or self.variable.format(BEARER_VARIABLE)
         if not token:
             raise ConfigInvalid(
@@ -109,20 +109,20 @@ class Spelling:
             )
         return {"headers": {"Authorization": f"Bearer {token}"}}
 
-    def _command(self, words: tuple[str, ...]) -> Entry:
+    def _build_command(self, words: tuple[str, ...]) -> Entry:
         return (
             {"command": [*words]}
             if self.whole_command
             else {"command": words[0], "args": [*words[1:]]}
         )
 
-    def _env(self, connection: Connection) -> Entry:
+    def _build_env(self, connection: EndpointConnection) -> Entry:
         return {self.env: dict(connection.env)} if connection.env else {}
 
-    def _fixed(self) -> Entry:
+    def _build_fixed_keys(self) -> Entry:
         return {**self.always, **self.at_first}
 
-    def _typed(self, kind: str) -> Entry:
+    def _build_type_key(self, kind: str) -> Entry:
         return {"type": kind} if kind else {}
 
 
@@ -134,11 +134,11 @@ class CodexSpelling(Spelling):
         """Those of the others, and the two ways of Codex to sign in."""
         return Spelling.keys(self) - {"headers", "type"} | {"bearer_token_env_var", "http_headers"}
 
-    def _headers(self, connection: Connection) -> Entry:
+    def _build_headers(self, connection: EndpointConnection) -> Entry:
         if connection.token:
             return {"http_headers": {"Authorization": f"Bearer {connection.token}"}}
         return {"bearer_token_env_var": BEARER_VARIABLE}
 
 
-def _listed(value: object) -> list[object]:
+def _list_or_empty(value: object) -> list[object]:
     return value if isinstance(value, list) else []

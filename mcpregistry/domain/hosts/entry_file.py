@@ -11,15 +11,15 @@ from collections.abc import Collection
 from types import ModuleType
 from typing import Any
 
-from mcpregistry.domain.formats.notes import FileInvalid, pointer
+from mcpregistry.domain.formats.notes import FileInvalid, make_pointer
 from mcpregistry.domain.hosts import jsonc, toml
-from mcpregistry.domain.hosts.table import Host
+from mcpregistry.domain.hosts.table import HostProgram
 
 _LANGUAGES: dict[str, ModuleType] = {"json": jsonc, "toml": toml}
 _MARK = "\ufeff"  # some editors of Windows begin a file with it
 
 
-def entries(host: Host, text: str, file: str) -> dict[str, dict[str, Any]]:
+def read_file_entries(host: HostProgram, text: str, file: str) -> dict[str, dict[str, Any]]:
     """The servers that stand in the file, by name. Raises ``FileInvalid`` for a file that cannot be
     read."""
     servers = _LANGUAGES[host.language].parse(text.removeprefix(_MARK), file).get(host.section, {})
@@ -27,55 +27,61 @@ def entries(host: Host, text: str, file: str) -> dict[str, dict[str, Any]]:
         raise FileInvalid(
             file,
             "This value is not an object.",
-            at=pointer(host.section),
+            at=make_pointer(host.section),
             remedy="Replace it with {}, or remove it.",
         )
     return {key: entry for key, entry in servers.items() if isinstance(entry, dict)}
 
 
-def with_entry(
-    host: Host, text: str, key: str, entry: dict[str, Any], file: str, *, own: Collection[str] = ()
+def put_entry(
+    host: HostProgram,
+    text: str,
+    key: str,
+    entry: dict[str, Any],
+    file: str,
+    *,
+    own: Collection[str] = (),
 ) -> str:
     """The text with this entry. What somebody has added to the one that stood there (a time limit,
     say) stays, and so do variables for the program, but for those that are our ``own``.
     """
     language, mark, body = _split(host, text)
     data = language.parse(body, file)
-    merged = _merged(host, entries(host, body, file).get(key, {}), entry, own)
+    merged = _merge_entry(host, read_file_entries(host, body, file).get(key, {}), entry, own)
     expected = copy.deepcopy(data)
     expected.setdefault(host.section, {})[key] = merged
-    return mark + _held(
+    return mark + _verify_written_text(
         language, language.put(body, (host.section, key), merged, file), expected, file
     )
 
 
-def without_entry(host: Host, text: str, key: str, file: str) -> str:
+def remove_entry(host: HostProgram, text: str, key: str, file: str) -> str:
     """The text without the entry of this name; as it was where there is none."""
     language, mark, body = _split(host, text)
-    if key not in entries(host, body, file):
+    if key not in read_file_entries(host, body, file):
         return text
     expected = copy.deepcopy(language.parse(body, file))
     del expected[host.section][key]
     if not expected[host.section] and host.language == "toml":
         # the table was there by this entry alone, or has a header of its own
         del expected[host.section]
-    return mark + _held(
+    return mark + _verify_written_text(
         language, language.drop(body, (host.section, key), file), expected, file, empty=host.section
     )
 
 
-def new_file(host: Host, key: str, entry: dict[str, Any]) -> str:
+def build_new_file(host: HostProgram, key: str, entry: dict[str, Any]) -> str:
     """A whole file with nothing but this entry: what people are shown, and paste."""
-    return with_entry(host, "", key, entry, host.slug)
+    return put_entry(host, "", key, entry, host.slug)
 
 
-def _split(host: Host, text: str) -> tuple[ModuleType, str, str]:
+def _split(host: HostProgram, text: str) -> tuple[ModuleType, str, str]:
     mark = _MARK if text.startswith(_MARK) else ""
     return _LANGUAGES[host.language], mark, text.removeprefix(_MARK)
 
 
-def _merged(
-    host: Host, before: dict[str, Any], entry: dict[str, Any], own: Collection[str]
+def _merge_entry(
+    host: HostProgram, before: dict[str, Any], entry: dict[str, Any], own: Collection[str]
 ) -> dict[str, Any]:
     """Ours first, then what is not ours. What somebody has narrowed of what we only begin with
     stays as well."""
@@ -91,7 +97,7 @@ def _merged(
     return entry | begun | rest
 
 
-def _held(
+def _verify_written_text(
     language: ModuleType, text: str, expected: dict[str, Any], file: str, *, empty: str = ""
 ) -> str:
     """The text, if it says what is expected; a section ``empty`` may be left without entries."""

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from mcpregistry.domain.formats.notes import FileInvalid, pointer
-from mcpregistry.domain.formats.text import without_comments
+from mcpregistry.domain.formats.notes import FileInvalid, make_pointer
+from mcpregistry.domain.formats.text import strip_comments
 
 Json = Any
 
@@ -48,7 +48,7 @@ def parse(text: str, file: str) -> dict[str, Json]:
     """The object that the text says; an empty file is an empty object. Raises ``FileInvalid``,
     which quotes nothing."""
     try:
-        data = json.loads(without_comments(text)) if text.strip() else {}
+        data = json.loads(strip_comments(text)) if text.strip() else {}
     except (ValueError, RecursionError) as error:
         where = (
             f"line {error.lineno}"
@@ -71,16 +71,16 @@ def put(text: str, path: Sequence[str], value: Json, file: str) -> str:
     """The text with this value at the end of ``path``, whose objects are made where they are not
     there yet."""
     text = text if text.strip() else "{}\n"
-    parent = _object(text, text.index("{", _start(text)))
+    parent = _parse_object(text, text.index("{", _find_root(text)))
     for depth, key in enumerate(path):
         member = parent.member(key)
         rest = path[depth + 1 :]
         if member is None:
-            return _inserted(text, parent, key, _nested(rest, value))
+            return _insert_member(text, parent, key, _nest_value(rest, value))
         if not rest:
-            written = _written(value, _margin(text, member.start), text)
+            written = _write_value(value, _find_margin(text, member.start), text)
             return text[: member.value] + written + text[member.end :]
-        parent = _inner(text, member, path[: depth + 1], file)
+        parent = _find_inner_object(text, member, path[: depth + 1], file)
     return text
 
 
@@ -88,49 +88,49 @@ def drop(text: str, path: Sequence[str], file: str) -> str:
     """The text without the member at the end of ``path``; as it was where there is none."""
     if not text.strip():
         return text
-    parent = _object(text, text.index("{", _start(text)))
+    parent = _parse_object(text, text.index("{", _find_root(text)))
     for depth, key in enumerate(path):
         member = parent.member(key)
         if member is None:
             return text
         if depth + 1 < len(path):
-            parent = _inner(text, member, path[: depth + 1], file)
+            parent = _find_inner_object(text, member, path[: depth + 1], file)
             continue
-        return _cut(text, parent, member)
+        return _cut_member(text, parent, member)
     return text
 
 
-def _inner(text: str, member: _Member, path: Sequence[str], file: str) -> _Object:
+def _find_inner_object(text: str, member: _Member, path: Sequence[str], file: str) -> _Object:
     if text[member.value] != "{":
         raise FileInvalid(
             file,
             "This value is not an object.",
-            at=pointer(*path),
+            at=make_pointer(*path),
             remedy="Replace it with {}, or remove it.",
         )
-    return _object(text, member.value)
+    return _parse_object(text, member.value)
 
 
-def _start(text: str) -> int:
+def _find_root(text: str) -> int:
     """Where the root begins; comments may stand before it."""
-    return next(_tokens(text, 0))[1]
+    return next(_iterate_tokens(text, 0))[1]
 
 
-def _tokens(text: str, at: int) -> Iterator[tuple[str, int, int]]:
+def _iterate_tokens(text: str, at: int) -> Iterator[tuple[str, int, int]]:
     """What is neither space nor comment, with where it begins and ends."""
     for match in _TOKEN.finditer(text, at):
         if not match.group().startswith(("//", "/*")):
             yield match.group(), match.start(), match.end()
 
 
-def _object(text: str, opening: int) -> _Object:
+def _parse_object(text: str, opening: int) -> _Object:
     """The members of the object that begins here. The text was parsed before, so its syntax is
     right."""
     members: list[_Member] = []
     depth = 0
     key = None
     value = -1
-    for piece, start, end in _tokens(text, opening):
+    for piece, start, end in _iterate_tokens(text, opening):
         closes = piece in ("}", "]")
         if piece in ("{", "["):
             depth += 1
@@ -153,28 +153,26 @@ def _object(text: str, opening: int) -> _Object:
     raise ValueError("the object has no end")
 
 
-def _nested(path: Sequence[str], value: Json) -> Json:
+def _nest_value(path: Sequence[str], value: Json) -> Json:
     for key in reversed(path):
         value = {key: value}
     return value
 
 
-def _inserted(text: str, parent: _Object, key: str, value: Json) -> str:
+def _insert_member(text: str, parent: _Object, key: str, value: Json) -> str:
     """As the last member; comments behind the last one so far stay with that."""
-    outer = _margin(text, parent.opening)
-    newline = _newline(text)
+    outer = _find_margin(text, parent.opening)
+    newline = _find_newline(text)
     first = parent.members[0].start if parent.members else -1
-    alone = first >= 0 and not text[_line(text, first) : first].strip()
-    margin = _margin(text, first) if alone else outer + _step(text)
+    alone = first >= 0 and not text[_find_line_start(text, first) : first].strip()
+    margin = _find_margin(text, first) if alone else outer + _find_indent_step(text)
     last = len(text[: parent.closing].rstrip())
     behind = text[last : parent.closing]
     end = parent.members[-1].end if parent.members else last
     trailing = bool(parent.members) and parent.members[-1].comma >= 0
     comma = "," if parent.members and not trailing else ""
     closing = behind if "\n" in behind else newline + outer
-    member = (
-        f"{newline}{margin}{json.dumps(key, ensure_ascii=False)}: {_written(value, margin, text)}"
-    )
+    member = f"{newline}{margin}{json.dumps(key, ensure_ascii=False)}: {_write_value(value, margin, text)}"
     return (
         text[:end]
         + comma
@@ -186,13 +184,17 @@ def _inserted(text: str, parent: _Object, key: str, value: Json) -> str:
     )
 
 
-def _cut(text: str, parent: _Object, member: _Member) -> str:
+def _cut_member(text: str, parent: _Object, member: _Member) -> str:
     """Without the member, its comma, and its lines where nothing else stands on them."""
     end = member.comma + 1 if member.comma >= 0 else member.end
     start = member.start
     line_end = text.find("\n", end) + 1
-    if line_end and not text[end:line_end].strip() and not text[_line(text, start) : start].strip():
-        start = _line(text, start)
+    if (
+        line_end
+        and not text[end:line_end].strip()
+        and not text[_find_line_start(text, start) : start].strip()
+    ):
+        start = _find_line_start(text, start)
         end = line_end
     at = parent.members.index(member)
     if member.comma >= 0 or at == 0:
@@ -201,26 +203,26 @@ def _cut(text: str, parent: _Object, member: _Member) -> str:
     return text[:before] + text[before + 1 : start] + text[end:]
 
 
-def _written(value: Json, margin: str, text: str) -> str:
-    lines = json.dumps(value, indent=_step(text), ensure_ascii=False).split("\n")
-    return (_newline(text) + margin).join(lines)
+def _write_value(value: Json, margin: str, text: str) -> str:
+    lines = json.dumps(value, indent=_find_indent_step(text), ensure_ascii=False).split("\n")
+    return (_find_newline(text) + margin).join(lines)
 
 
-def _line(text: str, at: int) -> int:
+def _find_line_start(text: str, at: int) -> int:
     return text.rfind("\n", 0, at) + 1
 
 
-def _margin(text: str, at: int) -> str:
+def _find_margin(text: str, at: int) -> str:
     """What the line of this place begins with."""
-    line = text[_line(text, at) : at]
+    line = text[_find_line_start(text, at) : at]
     return line[: len(line) - len(line.lstrip())]
 
 
-def _step(text: str) -> str:
+def _find_indent_step(text: str) -> str:
     """By how much the file goes in with each level: as its first line that does."""
     found = re.search(r"\n([ \t]+)\S", text)
     return found.group(1) if found else "  "
 
 
-def _newline(text: str) -> str:
+def _find_newline(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"

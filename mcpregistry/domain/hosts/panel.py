@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.hosts.connection import Connection
-from mcpregistry.domain.hosts.entry_file import new_file
+from mcpregistry.domain.hosts.connection import EndpointConnection
+from mcpregistry.domain.hosts.entry_file import build_new_file
 from mcpregistry.domain.hosts.programs import PROGRAMS, Program
-from mcpregistry.domain.hosts.table import HOSTS, Host
+from mcpregistry.domain.hosts.table import HOSTS, HostProgram
 
 CHOICES = {
     "Hosts": {slug: host.title for slug, host in HOSTS.items()},
@@ -41,29 +41,29 @@ class Panel:
     section: str = ""
 
 
-def panel(slug: str, connection: Connection) -> Panel:
+def build_panel(slug: str, connection: EndpointConnection) -> Panel:
     """What is shown for the host or program of this name. Raises ``KeyError`` for a name that is in
     neither table."""
     if slug in PROGRAMS:
-        return _program(PROGRAMS[slug], connection)
+        return _build_program_panel(PROGRAMS[slug], connection)
     host = HOSTS[slug]
     if connection.http and not connection.token and not host.spelling.variable:
         connection = replace(connection, token=PLACEHOLDER)
     try:
-        text = new_file(host, connection.key, host.entry(connection))
+        text = build_new_file(host, connection.key, host.entry(connection))
     except SlipsnisseError as error:
         return Panel(slug, host.title, refused=str(error))
-    return _host(host, connection, text)
+    return _build_host_panel(host, connection, text)
 
 
-def _host(host: Host, connection: Connection, text: str) -> Panel:
+def _build_host_panel(host: HostProgram, connection: EndpointConnection, text: str) -> Panel:
     link = host.link(connection) if host.link else ""
     command = host.command(connection) if host.command else ""
     return Panel(
         host.slug,
         host.title,
         text,
-        host.places.shown(),
+        host.places.describe_paths(),
         host.project,
         link,
         command,
@@ -73,7 +73,7 @@ def _host(host: Host, connection: Connection, text: str) -> Panel:
     )
 
 
-def _program(program: Program, connection: Connection) -> Panel:
+def _build_program_panel(program: Program, connection: EndpointConnection) -> Panel:
     try:
         return Panel(
             program.slug,

@@ -19,7 +19,7 @@ class Places:
     windows: str
     variable: str = ""
 
-    def shown(self) -> dict[str, str]:
+    def describe_paths(self) -> dict[str, str]:
         """Each system's name for people, with the path as people write it there."""
         return {title: getattr(self, system) for system, title in SYSTEMS.items()}
 
@@ -34,7 +34,7 @@ class Places:
         return place.replace("~", home, 1)
 
 
-def everywhere(below_home: str, variable: str = "") -> Places:
+def make_same_places(below_home: str, variable: str = "") -> Places:
     """The same path below the person's folder on every system."""
     return Places(
         f"~/{below_home}",
@@ -44,7 +44,7 @@ def everywhere(below_home: str, variable: str = "") -> Places:
     )
 
 
-def per_system(below: str) -> Places:
+def make_system_places(below: str) -> Places:
     """A program's folder where each system wants such folders to be."""
     windows = "%APPDATA%\\" + below.replace("/", "\\")
     return Places(f"~/.config/{below}", f"~/Library/Application Support/{below}", windows)

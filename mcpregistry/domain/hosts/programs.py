@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.hosts.connection import BEARER_VARIABLE, Connection
+from mcpregistry.domain.hosts.connection import BEARER_VARIABLE, EndpointConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,40 +20,42 @@ class Program:
     title: str
     file: str
     after: str
-    text: Callable[[Connection], str]
+    text: Callable[[EndpointConnection], str]
 
 
-def _python(connection: Connection) -> str:
+def _build_python_example(connection: EndpointConnection) -> str:
     if not connection.http:
         return _PYTHON_STDIO.format(
-            command=_quoted(connection.command[0]),
+            command=_quote_text(connection.command[0]),
             args=json.dumps(connection.command[1:], ensure_ascii=False),
             env=json.dumps(dict(connection.env), ensure_ascii=False),
         )
-    token = _quoted(connection.token) if connection.token else f'os.environ["{BEARER_VARIABLE}"]'
+    token = (
+        _quote_text(connection.token) if connection.token else f'os.environ["{BEARER_VARIABLE}"]'
+    )
     return _PYTHON_HTTP.format(
-        url=_quoted(connection.url), token=token, os="" if connection.token else "import os\n"
+        url=_quote_text(connection.url), token=token, os="" if connection.token else "import os\n"
     )
 
 
-def _typescript(connection: Connection) -> str:
+def _build_typescript_example(connection: EndpointConnection) -> str:
     if not connection.http:
         return _TYPESCRIPT_STDIO.format(
-            command=_quoted(connection.command[0]),
+            command=_quote_text(connection.command[0]),
             args=json.dumps(connection.command[1:], ensure_ascii=False),
             env=json.dumps(dict(connection.env), ensure_ascii=False),
         )
     token = connection.token or f"${{process.env.{BEARER_VARIABLE}}}"
-    return _TYPESCRIPT_HTTP.format(url=_quoted(connection.url), header=f"`Bearer {token}`")
+    return _TYPESCRIPT_HTTP.format(url=_quote_text(connection.url), header=f"`Bearer {token}`")
 
 
-def _curl(connection: Connection) -> str:
+def _build_curl_example(connection: EndpointConnection) -> str:
     if not connection.http:
         raise ConfigInvalid("curl supports only HTTP.", remedy="Choose HTTP.")
     return _CURL.format(url=connection.url, token=connection.token or f"${BEARER_VARIABLE}")
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -138,15 +140,15 @@ PROGRAMS = {
             "Python (MCP SDK)",
             "example.py",
             "pip install mcp, then: python example.py",
-            _python,
+            _build_python_example,
         ),
         Program(
             "typescript",
             "TypeScript (MCP SDK)",
             "example.mjs",
             "npm install @modelcontextprotocol/sdk, then: node example.mjs",
-            _typescript,
+            _build_typescript_example,
         ),
-        Program("curl", "curl", "a terminal", "The answer lists the tools.", _curl),
+        Program("curl", "curl", "a terminal", "The answer lists the tools.", _build_curl_example),
     )
 }

@@ -13,15 +13,15 @@ from urllib.parse import quote
 
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import NotFound
-from mcpregistry.domain.hosts.connection import Connection
+from mcpregistry.domain.hosts.connection import EndpointConnection
 from mcpregistry.domain.hosts.entries import CodexSpelling, Entry, Spelling
-from mcpregistry.domain.hosts.places import Places, everywhere, per_system
+from mcpregistry.domain.hosts.places import Places, make_same_places, make_system_places
 
 _INPUT = "slipsnisse-token"
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostProgram:
     """One host. ``section`` is the key in its file below which servers stand by name.
 
     ``project``: the file in a project's folder that it reads as well; empty if there is none.
@@ -38,22 +38,22 @@ class Host:
     after: str
     project: str = ""
     language: Literal["json", "toml"] = "json"
-    link: Callable[[Connection], str] | None = None
-    command: Callable[[Connection], str] | None = None
+    link: Callable[[EndpointConnection], str] | None = None
+    command: Callable[[EndpointConnection], str] | None = None
 
-    def entry(self, connection: Connection) -> Entry:
+    def entry(self, connection: EndpointConnection) -> Entry:
         """What stands below ``section``. Raises ``ConfigInvalid`` where the host's file cannot say
         it."""
         return self.spelling.entry(connection)
 
 
-def _cursor_link(connection: Connection) -> str:
+def _build_cursor_link(connection: EndpointConnection) -> str:
     entry = json.dumps(CURSOR.entry(replace(connection, token="")), separators=(",", ":"))
     config = quote(base64.b64encode(entry.encode()).decode(), safe="")
     return f"cursor://anysphere.cursor-deeplink/mcp/install?name={quote(connection.key, safe='')}&config={config}"
 
 
-def _vscode_link(connection: Connection) -> str:
+def _build_vscode_link(connection: EndpointConnection) -> str:
     """VS Code asks its person for the token, and keeps it with its own secrets."""
     entry: Entry = {"name": connection.key} | VSCODE.entry(
         replace(connection, token=f"${{input:{_INPUT}}}")
@@ -69,7 +69,7 @@ def _vscode_link(connection: Connection) -> str:
     return f"vscode:mcp/install?{quote(json.dumps(entry, separators=(',', ':')), safe='')}"
 
 
-def _claude_command(connection: Connection) -> str:
+def _build_claude_command(connection: EndpointConnection) -> str:
     words = ["claude", "mcp", "add", "--scope", "user"]
     if connection.http:
         token = CLAUDE_CODE.entry(replace(connection, token=""))["headers"]["Authorization"]
@@ -90,64 +90,64 @@ def _claude_command(connection: Connection) -> str:
     return shlex.join([*words, connection.key, *variables, "--", *connection.command])
 
 
-CLAUDE_CODE = Host(
+CLAUDE_CODE = HostProgram(
     "claude-code",
     "Claude Code",
-    everywhere(".claude.json", "CLAUDE_CONFIG_DIR"),
+    make_same_places(".claude.json", "CLAUDE_CONFIG_DIR"),
     "mcpServers",
     Spelling(stdio_type="stdio", http_type="http"),
     "Check with: claude mcp list. In a running session: /mcp.",
     project=".mcp.json",
-    command=_claude_command,
+    command=_build_claude_command,
 )
-CLAUDE_DESKTOP = Host(
+CLAUDE_DESKTOP = HostProgram(
     "claude-desktop",
     "Claude Desktop",
-    per_system("Claude/claude_desktop_config.json"),
+    make_system_places("Claude/claude_desktop_config.json"),
     "mcpServers",
     Spelling(url=""),
     "Quit Claude Desktop completely and start it again.",
 )
-CURSOR = Host(
+CURSOR = HostProgram(
     "cursor",
     "Cursor",
-    everywhere(".cursor/mcp.json"),
+    make_same_places(".cursor/mcp.json"),
     "mcpServers",
     Spelling(variable="${{env:{}}}"),
     "Open Cursor's settings, Tools & MCP, and enable the server.",
     project=".cursor/mcp.json",
-    link=_cursor_link,
+    link=_build_cursor_link,
 )
-VSCODE = Host(
+VSCODE = HostProgram(
     "vscode",
     "VS Code",
-    per_system("Code/User/mcp.json"),
+    make_system_places("Code/User/mcp.json"),
     "servers",
     Spelling(variable="${{env:{}}}", stdio_type="stdio", http_type="http"),
     "Run “MCP: List Servers” in the command palette and start the server.",
     project=".vscode/mcp.json",
-    link=_vscode_link,
+    link=_build_vscode_link,
 )
-CODEX = Host(
+CODEX = HostProgram(
     "codex",
     "Codex",
-    everywhere(".codex/config.toml", "CODEX_HOME"),
+    make_same_places(".codex/config.toml", "CODEX_HOME"),
     "mcp_servers",
     CodexSpelling(always={"required": True}),
     "Check with: codex mcp list. Because of “required” in the entry, Codex waits for the tools. Without it, Codex waits only one second.",
     project=".codex/config.toml",
     language="toml",
 )
-GEMINI = Host(
+GEMINI = HostProgram(
     "gemini",
     "Gemini CLI",
-    everywhere(".gemini/settings.json"),
+    make_same_places(".gemini/settings.json"),
     "mcpServers",
     Spelling(url="httpUrl"),
     "Check with: gemini mcp list. Gemini CLI starts servers only in folders that you trust.",
     project=".gemini/settings.json",
 )
-OPENCODE = Host(
+OPENCODE = HostProgram(
     "opencode",
     "opencode",
     Places(
@@ -167,33 +167,33 @@ OPENCODE = Host(
     "Check with: opencode mcp list.",
     project="opencode.json",
 )
-COPILOT = Host(
+COPILOT = HostProgram(
     "copilot",
     "Copilot CLI",
-    everywhere(".copilot/mcp-config.json", "COPILOT_HOME"),
+    make_same_places(".copilot/mcp-config.json", "COPILOT_HOME"),
     "mcpServers",
     Spelling(stdio_type="local", http_type="http", at_first={"tools": ["*"]}),
     "Check with: copilot mcp list.",
     project=".mcp.json",
 )
-QWEN = Host(
+QWEN = HostProgram(
     "qwen",
     "Qwen Code",
-    everywhere(".qwen/settings.json"),
+    make_same_places(".qwen/settings.json"),
     "mcpServers",
     Spelling(url="httpUrl"),
     "Check with: qwen mcp list.",
     project=".qwen/settings.json",
 )
-WINDSURF = Host(
+WINDSURF = HostProgram(
     "windsurf",
     "Windsurf",
-    everywhere(".codeium/windsurf/mcp_config.json"),
+    make_same_places(".codeium/windsurf/mcp_config.json"),
     "mcpServers",
     Spelling(url="serverUrl", variable="${{env:{}}}"),
     "Press Refresh in Windsurf's MCP settings.",
 )
-ZED = Host(
+ZED = HostProgram(
     "zed",
     "Zed",
     Places(
@@ -225,10 +225,10 @@ HOSTS = {
 }
 
 
-def host_named(slug: str) -> Host:
+def find_host(slug: str) -> HostProgram:
     """The host of this name. Raises ``NotFound``, which lists all."""
     if slug not in HOSTS:
         raise NotFound(
-            error_texts.not_found("host", slug), remedy=f"Choose from {', '.join(HOSTS)}."
+            error_texts.say_not_found("host", slug), remedy=f"Choose from {', '.join(HOSTS)}."
         )
     return HOSTS[slug]

@@ -43,17 +43,17 @@ def parse(text: str, file: str) -> dict[str, Any]:
 def put(text: str, path: Sequence[str], value: dict[str, Any], file: str) -> str:
     """The text with this table in place of the one at ``path``, or at the end."""
     lines = text.splitlines(keepends=True)
-    blocks = _blocks(lines, path)
+    blocks = _find_blocks(lines, path)
     newline = "\r\n" if "\r\n" in text else "\n"
     table = [
-        f"[{'.'.join(map(_key, path))}]",
-        *(f"{_key(key)} = {_value(item)}" for key, item in value.items()),
+        f"[{'.'.join(map(_format_key, path))}]",
+        *(f"{_format_key(key)} = {_format_value(item)}" for key, item in value.items()),
     ]
     written = newline.join(table) + newline
     if not blocks:
         apart = newline if text.strip() else ""
         return text.rstrip() + (newline if text.strip() else "") + apart + written
-    kept = _without(lines, blocks[1:]) if len(blocks) > 1 else lines
+    kept = _remove_table(lines, blocks[1:]) if len(blocks) > 1 else lines
     start, end = blocks[0]
     return "".join(kept[:start]) + written + "".join(kept[end:])
 
@@ -61,28 +61,28 @@ def put(text: str, path: Sequence[str], value: dict[str, Any], file: str) -> str
 def drop(text: str, path: Sequence[str], file: str) -> str:
     """The text without the table at ``path`` and those below it."""
     lines = text.splitlines(keepends=True)
-    blocks = _blocks(lines, path)
+    blocks = _find_blocks(lines, path)
     while blocks and blocks[-1][1] < len(lines) and not lines[blocks[-1][1]].strip():
         blocks[-1] = (blocks[-1][0], blocks[-1][1] + 1)  # the empty lines behind it go with it
-    return "".join(_without(lines, blocks)) if blocks else text
+    return "".join(_remove_table(lines, blocks)) if blocks else text
 
 
-def _without(lines: list[str], blocks: Sequence[tuple[int, int]]) -> list[str]:
+def _remove_table(lines: list[str], blocks: Sequence[tuple[int, int]]) -> list[str]:
     gone = {at for start, end in blocks for at in range(start, end)}
     return [line for at, line in enumerate(lines) if at not in gone]
 
 
-def _blocks(lines: list[str], path: Sequence[str]) -> list[tuple[int, int]]:
+def _find_blocks(lines: list[str], path: Sequence[str]) -> list[tuple[int, int]]:
     """From where to where the lines of the table and of those below it go, in the file's order."""
-    headers: list[tuple[int, tuple[str, ...]]] = [*_headers(lines), (len(lines), ())]
+    headers: list[tuple[int, tuple[str, ...]]] = [*_find_headers(lines), (len(lines), ())]
     found = []
     for (start, name), (following, _) in pairwise(headers):
         if name[: len(path)] == tuple(path):
-            found.append((start, _end(lines, start, following)))
+            found.append((start, _find_block_end(lines, start, following)))
     return found
 
 
-def _end(lines: list[str], start: int, following: int) -> int:
+def _find_block_end(lines: list[str], start: int, following: int) -> int:
     """Comments and empty lines before the next header are that one's."""
     while following > start + 1 and (
         not (line := lines[following - 1].strip()) or line.startswith("#")
@@ -91,20 +91,20 @@ def _end(lines: list[str], start: int, following: int) -> int:
     return following
 
 
-def _headers(lines: list[str]) -> list[tuple[int, tuple[str, ...]]]:
+def _find_headers(lines: list[str]) -> list[tuple[int, tuple[str, ...]]]:
     """The line and the name of each header. A line inside a value that goes over several is
     none."""
     found: list[tuple[int, tuple[str, ...]]] = []
     begun = 0
     for at, line in enumerate(lines):
         match = _HEADER.match(line)
-        if match and _complete("".join(lines[begun:at])):
-            found.append((at, _name(match["name"])))
+        if match and _is_complete("".join(lines[begun:at])):
+            found.append((at, _parse_table_name(match["name"])))
             begun = at
     return found
 
 
-def _complete(text: str) -> bool:
+def _is_complete(text: str) -> bool:
     """Whether no value is still open at the end of these lines."""
     try:
         tomllib.loads(text)
@@ -113,7 +113,7 @@ def _complete(text: str) -> bool:
     return True
 
 
-def _name(text: str) -> tuple[str, ...]:
+def _parse_table_name(text: str) -> tuple[str, ...]:
     parts = []
     at = 0
     while at < len(text) and (match := _PART.match(text, at)):
@@ -127,16 +127,18 @@ def _name(text: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def _key(key: str) -> str:
-    return key if _BARE.match(key) else _value(key)
+def _format_key(key: str) -> str:
+    return key if _BARE.match(key) else _format_value(key)
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, dict):
-        inner = ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items())
+        inner = ", ".join(
+            f"{_format_key(key)} = {_format_value(item)}" for key, item in value.items()
+        )
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(_format_value, value))}]"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool):

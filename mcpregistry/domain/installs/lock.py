@@ -33,7 +33,7 @@ class Locked:
 
 
 @dataclass(frozen=True, slots=True)
-class Lock:
+class PackageLock:
     """What ``npm.read`` and ``pypi.read`` make of a lock's text, with the package that was asked
     for."""
 
@@ -43,7 +43,7 @@ class Lock:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PackageChange:
     """What became of one package between two locks; an empty version: it is in one of them
     alone."""
 
@@ -62,7 +62,7 @@ class Change:
         return f"{self.name} {self.before} → {self.after}"
 
 
-def digest(text: str) -> str:
+def hash_lock(text: str) -> str:
     """The SHA-256 of a lock's text, in hexadecimal: it names the folder that is made from it."""
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -76,25 +76,30 @@ def check_size(text: str, packages: int = 0) -> None:
         )
 
 
-def differences(before: Lock | None, after: Lock) -> list[Change]:
+def compare_locks(before: PackageLock | None, after: PackageLock) -> list[PackageChange]:
     """Every package that is not the same in both, by name; all of them where there is no lock
     before."""
-    old = _by_name(before)
-    new = _by_name(after)
-    changes = [_change(name, old.get(name, {}), new.get(name, {})) for name in sorted({*old, *new})]
+    old = _group_by_name(before)
+    new = _group_by_name(after)
+    changes = [
+        _compare_package(name, old.get(name, {}), new.get(name, {}))
+        for name in sorted({*old, *new})
+    ]
     return [change for change in changes if change is not None]
 
 
-def _by_name(lock: Lock | None) -> dict[str, dict[str, set[str]]]:
+def _group_by_name(lock: PackageLock | None) -> dict[str, dict[str, set[str]]]:
     found: dict[str, dict[str, set[str]]] = {}
     for each in lock.packages if lock else ():  # npm may have several versions of one package
         found.setdefault(each.name, {}).setdefault(each.version, set()).update(each.hashes)
     return found
 
 
-def _change(name: str, before: dict[str, set[str]], after: dict[str, set[str]]) -> Change | None:
+def _compare_package(
+    name: str, before: dict[str, set[str]], after: dict[str, set[str]]
+) -> PackageChange | None:
     if before == after:
         return None
-    return Change(
+    return PackageChange(
         name, ", ".join(sorted(before)), ", ".join(sorted(after)), hashes={*before} == {*after}
     )

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcpregistry.domain import error_texts
-from mcpregistry.domain.installs.lock import Lock, Locked, LockRefused, check_size
+from mcpregistry.domain.installs.lock import Locked, LockRefused, PackageLock, check_size
 from mcpregistry.domain.installs.names import Ecosystem
-from mcpregistry.domain.text.canonical import canonical, plain
+from mcpregistry.domain.text.canonical import clean_text, encode_canonical_json
 
 FILE = "manifest.json"
 MOST_MANIFEST = 1 << 20
@@ -80,13 +80,15 @@ class Manifest:
         return self.words
 
 
-def lock(address: str, sha256: str, size: int, manifest: Mapping[str, Any]) -> str:
+def write_lock(address: str, sha256: str, size: int, manifest: Mapping[str, Any]) -> str:
     """The text of a lock: exactly this file, with what of its manifest says how it is started."""
     kept = {name: manifest[name] for name in _KEPT if name in manifest}
-    return canonical({"bundle": address, "sha256": sha256, "size": size, "manifest": kept})
+    return encode_canonical_json(
+        {"bundle": address, "sha256": sha256, "size": size, "manifest": kept}
+    )
 
 
-def read(text: str, package: str) -> Lock:
+def read(text: str, package: str) -> PackageLock:
     """The lock of one bundle, which holds all that it needs. Raises LockRefused."""
     check_size(text)
     said = json.loads(text)
@@ -94,21 +96,21 @@ def read(text: str, package: str) -> Lock:
         raise LockRefused(
             "The lock belongs to another bundle.", remedy="Request the installation again."
         )
-    told = manifest_of(said["manifest"])
+    told = read_manifest(said["manifest"])
     top = Locked(told.name, told.version, (f"sha256:{said['sha256']}",), told.licence)
-    return Lock(Ecosystem.MCPB, top, (top,))
+    return PackageLock(Ecosystem.MCPB, top, (top,))
 
 
-def started(text: str) -> Manifest:
+def read_locked_manifest(text: str) -> Manifest:
     """How the bundle of this lock is started."""
-    return manifest_of(json.loads(text)["manifest"])
+    return read_manifest(json.loads(text)["manifest"])
 
 
 def parse(raw: bytes) -> Mapping[str, Any]:
     """``manifest.json`` as an object. Raises LockRefused."""
     try:
         found = json.loads(raw)
-        canonical(found)
+        encode_canonical_json(found)
     except (ValueError, RecursionError) as error:
         raise LockRefused("The bundle's manifest.json is not valid JSON.", remedy=_TELL) from error
     if not isinstance(found, dict):
@@ -116,17 +118,17 @@ def parse(raw: bytes) -> Mapping[str, Any]:
     return found
 
 
-def manifest_of(said: Mapping[str, Any]) -> Manifest:
+def read_manifest(said: Mapping[str, Any]) -> Manifest:
     """What of it counts here. Raises LockRefused for what cannot be started here as it is."""
     try:
-        return _manifest(said)
+        return _build_manifest(said)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LockRefused(
             "The bundle's manifest.json does not follow the bundle format.", remedy=_TELL
         ) from error
 
 
-def _manifest(said: Mapping[str, Any]) -> Manifest:
+def _build_manifest(said: Mapping[str, Any]) -> Manifest:
     server = said["server"]
     if server.get("type") == "uv":
         raise LockRefused(
@@ -136,33 +138,35 @@ def _manifest(said: Mapping[str, Any]) -> Manifest:
     platforms = said.get("compatibility", {}).get("platforms", ["linux"])
     if "linux" not in platforms:
         raise LockRefused(
-            f"The bundle supports only {plain(', '.join(platforms), 100)}.", remedy=_TELL
+            f"The bundle supports only {clean_text(', '.join(platforms), 100)}.", remedy=_TELL
         )
     launch = server["mcp_config"]
     launch = {**launch, **launch.get("platform_overrides", {}).get("linux", {})}
-    program, words = _program([_text(launch["command"]), *map(_text, launch.get("args", []))])
-    env = {_text(name): _text(value) for name, value in launch.get("env", {}).items()}
+    program, words = _read_program(
+        [_read_text(launch["command"]), *map(_read_text, launch.get("args", []))]
+    )
+    env = {_read_text(name): _read_text(value) for name, value in launch.get("env", {}).items()}
     found = Manifest(
-        plain(_text(said["name"]), 200),
-        plain(_text(said["version"]), 100),
-        plain(str(said.get("license") or ""), 100),
+        clean_text(_read_text(said["name"]), 200),
+        clean_text(_read_text(said["version"]), 100),
+        clean_text(str(said.get("license") or ""), 100),
         program,
         words,
         env,
-        _settings(said.get("user_config", {})),
+        _read_settings(said.get("user_config", {})),
     )
     _check(found)
     return found
 
 
-def _program(words: list[str]) -> tuple[str, tuple[str, ...]]:
+def _read_program(words: list[str]) -> tuple[str, tuple[str, ...]]:
     first, *rest = words
     if first in _PROGRAMS:
         return _PROGRAMS[first], tuple(rest)
     if first.startswith(f"{FOLDER}/"):
         return "", tuple(words)
     raise LockRefused(
-        f"The bundle starts '{plain(first, 100)}', which is not in the bundle and is not node or python.",
+        f"The bundle starts '{clean_text(first, 100)}', which is not in the bundle and is not node or python.",
         remedy=_TELL,
     )
 
@@ -178,31 +182,34 @@ def _check(manifest: Manifest) -> None:
         (text for text in texts if FOLDER in text and ".." in re.split(r"[/\\\\]", text)), ""
     ):
         raise LockRefused(
-            f"The bundle refers to {plain(out, 100)}, which is outside its folder.", remedy=_TELL
+            f"The bundle refers to {clean_text(out, 100)}, which is outside its folder.",
+            remedy=_TELL,
         )
     left = [text.replace(FOLDER, "") for text in texts]
     if odd := next((match[0] for text in left if (match := _OTHER.search(text))), ""):
         raise LockRefused(
-            f"The bundle uses {plain(odd, 100)}, which this site does not support.", remedy=_TELL
+            f"The bundle uses {clean_text(odd, 100)}, which this site does not support.",
+            remedy=_TELL,
         )
     known = {each.key for each in manifest.settings}
     if unknown := {key for text in texts for key in SETTING.findall(text)} - known:
         raise LockRefused(
-            f"The bundle uses the setting {plain(min(unknown), 100)}, but does not define it.",
+            f"The bundle uses the setting {clean_text(min(unknown), 100)}, but does not define it.",
             remedy=_TELL,
         )
     if not any(word.startswith(f"{FOLDER}/") for word in manifest.fixed):
         raise LockRefused("The program that the bundle starts is not in the bundle.", remedy=_TELL)
 
 
-def _settings(said: Mapping[str, Any]) -> tuple[Setting, ...]:
-    return tuple(_setting(_text(key), raw) for key, raw in said.items())
+def _read_settings(said: Mapping[str, Any]) -> tuple[Setting, ...]:
+    return tuple(_read_setting(_read_text(key), raw) for key, raw in said.items())
 
 
-def _setting(key: str, raw: Mapping[str, Any]) -> Setting:
+def _read_setting(key: str, raw: Mapping[str, Any]) -> Setting:
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", key):
         raise LockRefused(
-            error_texts.not_valid(plain(key, 100), "a valid name of a setting"), remedy=_TELL
+            error_texts.say_not_valid(clean_text(key, 100), "a valid name of a setting"),
+            remedy=_TELL,
         )
     sensitive = raw.get("sensitive") is True
     many = raw.get("multiple") is True
@@ -214,15 +221,16 @@ def _setting(key: str, raw: Mapping[str, Any]) -> Setting:
     else:
         lines = [default]
     said = "\n".join(
-        str(each).lower() if isinstance(each, bool) else plain(str(each), 500) for each in lines
+        str(each).lower() if isinstance(each, bool) else clean_text(str(each), 500)
+        for each in lines
     )
     # Defaults name folders of somebody's desktop (${HOME}…): nothing is proposed then.
     proposed = "" if sensitive or "${" in said else said
     return Setting(
         key,
-        plain(str(raw.get("title") or key), 100),
-        plain(str(raw.get("description") or ""), 500),
-        plain(str(raw.get("type") or "string"), 20),
+        clean_text(str(raw.get("title") or key), 100),
+        clean_text(str(raw.get("description") or ""), 500),
+        clean_text(str(raw.get("type") or "string"), 20),
         raw.get("required") is True,
         sensitive,
         proposed,
@@ -230,7 +238,7 @@ def _setting(key: str, raw: Mapping[str, Any]) -> Setting:
     )
 
 
-def _text(value: object) -> str:
+def _read_text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value

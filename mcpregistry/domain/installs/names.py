@@ -68,7 +68,7 @@ def check_ecosystem(word: str) -> Ecosystem:
         return Ecosystem(word)
     except ValueError as error:
         raise ConfigInvalid(
-            error_texts.not_valid(f"{word:.40}", "a kind of package"),
+            error_texts.say_not_valid(f"{word:.40}", "a kind of package"),
             remedy="Choose npm, pypi or mcpb.",
         ) from error
 
@@ -83,7 +83,7 @@ def check_name(ecosystem: Ecosystem, name: str) -> str:
         return _check_address(name)
     if len(name) > MOST_SIGNS or not _NAMES[ecosystem].fullmatch(name):
         raise ConfigInvalid(
-            error_texts.not_valid(f"{name:.100}", f"a valid {ecosystem} package name"),
+            error_texts.say_not_valid(f"{name:.100}", f"a valid {ecosystem} package name"),
             remedy=f"Enter only the name, for example {_EXAMPLES[ecosystem]}, without address, path, option or version.",
         )
     return name
@@ -98,7 +98,7 @@ def check_version(ecosystem: Ecosystem, version: str) -> str:
         len(version) > MOST_VERSION_SIGNS or not _VERSIONS[ecosystem].fullmatch(version)
     ):
         raise ConfigInvalid(
-            error_texts.not_valid(f"{version:.80}", "an exact version"),
+            error_texts.say_not_valid(f"{version:.80}", "an exact version"),
             remedy="Enter a version, for example 1.2.3, or leave it empty for the newest version.",
         )
     return version
@@ -107,7 +107,7 @@ def check_version(ecosystem: Ecosystem, version: str) -> str:
 def _check_address(address: str) -> str:
     if len(address) > MOST_ADDRESS_SIGNS:
         raise ConfigInvalid(
-            error_texts.too_long("The bundle's address", MOST_ADDRESS_SIGNS, len(address)),
+            error_texts.say_too_long("The bundle's address", MOST_ADDRESS_SIGNS, len(address)),
             remedy="Use a shorter address for the same file.",
         )
     return check_url(address, ("http", "https"))
@@ -127,13 +127,13 @@ def check_program(name: str) -> str:
     ConfigInvalid."""
     if name and not _PROGRAM.fullmatch(name):
         raise ConfigInvalid(
-            error_texts.not_valid(f"{name:.80}", "a valid program name"),
+            error_texts.say_not_valid(f"{name:.80}", "a valid program name"),
             remedy="Enter only the name, without a path.",
         )
     return name
 
 
-def normal(ecosystem: Ecosystem, name: str) -> str:
+def normalize_name(ecosystem: Ecosystem, name: str) -> str:
     """The one spelling by which two names of the same package are equal."""
     return re.sub(r"[-_.]+", "-", name).lower() if ecosystem == Ecosystem.PYPI else name
 
@@ -141,10 +141,12 @@ def normal(ecosystem: Ecosystem, name: str) -> str:
 def is_newer(version: str, than: str) -> bool:
     """Whether its numbers are higher (``1.10.0`` than ``1.9``). A pre-release is never newer,
     whatever its numbers."""
-    return not _PRE_RELEASE.search(version) and _numbers(version) > _numbers(than)
+    return not _PRE_RELEASE.search(version) and _parse_version_numbers(
+        version
+    ) > _parse_version_numbers(than)
 
 
-def _numbers(version: str) -> tuple[int, tuple[int, ...]]:
+def _parse_version_numbers(version: str) -> tuple[int, tuple[int, ...]]:
     epoch, _, rest = version.rpartition("!")
     match = _NUMBERS.match(rest)
     found = [int(each) for each in match[0].split(".")] if match else []
@@ -153,7 +155,7 @@ def _numbers(version: str) -> tuple[int, tuple[int, ...]]:
     return int(epoch or 0), tuple(found)
 
 
-def behind_runner(ecosystem: Ecosystem, package: str, command: Sequence[str]) -> list[str]:
+def list_runner_arguments(ecosystem: Ecosystem, package: str, command: Sequence[str]) -> list[str]:
     """What stands behind the program where npx or uvx starts it (``["uvx", "mcp-server-git", "-r",
     "/x"]``).
 
@@ -170,6 +172,6 @@ def behind_runner(ecosystem: Ecosystem, package: str, command: Sequence[str]) ->
         elif word in _WITH_VALUE[ecosystem]:
             next(words, "")
         elif not word.startswith("-"):
-            started = normal(ecosystem, _RELEASE.sub("", named or word))
-            return list(words) if started == normal(ecosystem, package) else []
+            started = normalize_name(ecosystem, _RELEASE.sub("", named or word))
+            return list(words) if started == normalize_name(ecosystem, package) else []
     return []

@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from mcpregistry.domain.installs.lock import Lock, Locked, LockRefused, check_size
+from mcpregistry.domain.installs.lock import Locked, LockRefused, PackageLock, check_size
 from mcpregistry.domain.installs.names import Ecosystem, check_name
 
 _ELSEWHERE = (
@@ -20,28 +20,28 @@ _RESOLVE_AGAIN = "Request the installation again, which resolves the package aga
 _INTEGRITY = re.compile(r"sha(?:256|384|512)-[A-Za-z0-9+/]+={0,2}")  # SHA-1 alone names no file
 
 
-def read(text: str, package: str) -> Lock:
+def read(text: str, package: str) -> PackageLock:
     """The lock of one package with all it needs. Raises LockRefused, with the package at fault."""
     check_size(text)
-    entries = _entries(text)
+    entries = _parse_lock_entries(text)
     check_size(text, len(entries))
-    packages = tuple(_locked(path, entry) for path, entry in entries.items() if path)
+    packages = tuple(_read_locked_package(path, entry) for path, entry in entries.items() if path)
     top = next((each for each in packages if each.path == f"node_modules/{package}"), None)
     root = entries.get("") or {}
     if top is None or list(root.get("dependencies") or {}) != [package] or root.get("workspaces"):
         raise LockRefused(
-            f"The lock requests other packages than {package}.", remedy=_RESOLVE_AGAIN
+            f"The lock was made for other packages than {package}.", remedy=_RESOLVE_AGAIN
         )
-    return Lock(Ecosystem.NPM, top, packages)
+    return PackageLock(Ecosystem.NPM, top, packages)
 
 
-def asked_for(text: str) -> dict[str, str]:
+def read_requested_package(text: str) -> dict[str, str]:
     """What the lock was made from: the package with the version as it was asked for."""
-    found: dict[str, str] = _entries(text)[""]["dependencies"]
+    found: dict[str, str] = _parse_lock_entries(text)[""]["dependencies"]
     return found
 
 
-def manifest(package: str, version: str) -> str:
+def write_manifest(package: str, version: str) -> str:
     """The ``package.json`` that asks for this package alone."""
     return json.dumps(
         {
@@ -53,7 +53,7 @@ def manifest(package: str, version: str) -> str:
     )
 
 
-def _entries(text: str) -> dict[str, dict[str, Any]]:
+def _parse_lock_entries(text: str) -> dict[str, dict[str, Any]]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -70,15 +70,16 @@ def _entries(text: str) -> dict[str, dict[str, Any]]:
     return entries
 
 
-def _locked(path: str, entry: dict[str, Any]) -> Locked:
-    name = _name(path)
+def _read_locked_package(path: str, entry: dict[str, Any]) -> Locked:
+    name = _parse_package_name(path)
     version = entry.get("version")
     integrity = entry.get("integrity")
     if entry.get("link"):
         raise LockRefused(f"{name} is a link to a folder.", remedy=_ELSEWHERE)
     if resolved := entry.get("resolved"):
         raise LockRefused(
-            f"{name} comes from {_place(str(resolved))} instead of the registry.", remedy=_ELSEWHERE
+            f"{name} comes from {_describe_source(str(resolved))} instead of the registry.",
+            remedy=_ELSEWHERE,
         )
     if not isinstance(version, str) or not isinstance(integrity, str):
         raise LockRefused(
@@ -98,11 +99,16 @@ def _locked(path: str, entry: dict[str, Any]) -> Locked:
         )
     check_name(Ecosystem.NPM, str(entry.get("name", name)))  # an alias has its real name here
     return Locked(
-        str(entry.get("name", name)), version, hashes, _licence(entry), path, _programs(name, entry)
+        str(entry.get("name", name)),
+        version,
+        hashes,
+        _read_licence(entry),
+        path,
+        _read_programs(name, entry),
     )
 
 
-def _name(path: str) -> str:
+def _parse_package_name(path: str) -> str:
     """``node_modules/a/node_modules/@b/c`` is the place of ``@b/c``."""
     if not path.startswith("node_modules/") or ".." in path.split("/"):
         raise LockRefused(
@@ -111,7 +117,7 @@ def _name(path: str) -> str:
     return check_name(Ecosystem.NPM, path.rpartition("node_modules/")[2])
 
 
-def _place(address: str) -> str:
+def _describe_source(address: str) -> str:
     """What kind of address it is, in words; the address itself may hold a token."""
     kind = address.partition(":")[0].lower()
     if kind.startswith(("git", "ssh")) or address.endswith(".git") or ".git#" in address:
@@ -119,12 +125,12 @@ def _place(address: str) -> str:
     return "a file" if kind == "file" else "another address"
 
 
-def _licence(entry: dict[str, Any]) -> str:
+def _read_licence(entry: dict[str, Any]) -> str:
     said = entry.get("license")
     return said[:100] if isinstance(said, str) else ""
 
 
-def _programs(name: str, entry: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _read_programs(name: str, entry: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     said = entry.get("bin")
     if isinstance(said, str):
         said = {name.rpartition("/")[2]: said}

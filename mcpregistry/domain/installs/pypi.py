@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
-from mcpregistry.domain.installs.lock import Lock, Locked, LockRefused, check_size
-from mcpregistry.domain.installs.names import Ecosystem, check_name, check_version, normal
+from mcpregistry.domain.installs.lock import Locked, LockRefused, PackageLock, check_size
+from mcpregistry.domain.installs.names import Ecosystem, check_name, check_version, normalize_name
 
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)")
 _HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
@@ -16,7 +16,7 @@ _ELSEWHERE = (
 )
 
 
-def read(text: str, package: str) -> Lock:
+def read(text: str, package: str) -> PackageLock:
     """The lock of one package with all it needs. Raises LockRefused, with the line at fault."""
     check_size(text)
     lines = [
@@ -25,28 +25,30 @@ def read(text: str, package: str) -> Lock:
         if line.strip() and not line.lstrip().startswith("#")
     ]
     check_size(text, len(lines))
-    packages = tuple(_locked(line) for line in lines)
-    wanted = normal(Ecosystem.PYPI, package)
-    top = next((each for each in packages if normal(Ecosystem.PYPI, each.name) == wanted), None)
+    packages = tuple(_read_locked_line(line) for line in lines)
+    wanted = normalize_name(Ecosystem.PYPI, package)
+    top = next(
+        (each for each in packages if normalize_name(Ecosystem.PYPI, each.name) == wanted), None
+    )
     if top is None:
         raise LockRefused(
             f"The lock does not contain {package}.",
             remedy="Request the installation again, which resolves the package again.",
         )
-    return Lock(Ecosystem.PYPI, top, packages)
+    return PackageLock(Ecosystem.PYPI, top, packages)
 
 
-def requirement(package: str, version: str) -> str:
+def write_requirement(package: str, version: str) -> str:
     """The one line from which a lock is made."""
     return f"{package}=={version}\n" if version else f"{package}\n"
 
 
-def _locked(line: str) -> Locked:
+def _read_locked_line(line: str) -> Locked:
     first, *rest = line.split()
     pinned = _PINNED.fullmatch(first.rstrip(";"))
     if pinned is None or "@" in rest:
         raise LockRefused(
-            f"{_what(line)} does not come from the index, or has no exact version.",
+            f"{_name_requirement(line)} does not come from the index, or has no exact version.",
             remedy=_ELSEWHERE,
         )
     name, version = pinned.groups()
@@ -59,7 +61,7 @@ def _locked(line: str) -> Locked:
     return Locked(check_name(Ecosystem.PYPI, name), check_version(Ecosystem.PYPI, version), hashes)
 
 
-def _what(line: str) -> str:
+def _name_requirement(line: str) -> str:
     """The name at the line's beginning; never an address, which may hold a password."""
     name = re.match(r"\s*([A-Za-z0-9._-]+)\s*(?:\[|@|=|<|>|$)", line)
     return name.group(1)[:100] if name else "A package"

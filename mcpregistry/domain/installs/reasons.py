@@ -78,7 +78,7 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def failure(output: str) -> InstallFailed:
+def explain_failure(output: str) -> InstallFailed:
     """What went wrong, by what the installer wrote last. Never quotes it, but for a package's plain
     name."""
     for pattern, message, remedy in _MEANINGS:
@@ -91,7 +91,7 @@ def failure(output: str) -> InstallFailed:
     )
 
 
-def out_of_time(seconds: float) -> InstallFailed:
+def explain_timeout(seconds: float) -> InstallFailed:
     """It took too long, and was ended."""
     return InstallFailed(
         f"The installer did not finish within {seconds:,.0f} s and was stopped.",
@@ -99,7 +99,7 @@ def out_of_time(seconds: float) -> InstallFailed:
     )
 
 
-def too_much(what: str, most: str) -> InstallFailed:
+def explain_excess_usage(what: str, most: str) -> InstallFailed:
     """It used more than it may, and was ended or taken away again."""
     return InstallFailed(
         f"The package is too large. The limit for {what} is {most}.",
@@ -107,7 +107,7 @@ def too_much(what: str, most: str) -> InstallFailed:
     )
 
 
-def missing(program: str) -> InstallFailed:
+def explain_missing_installer(program: str) -> InstallFailed:
     """The installer itself is not on this machine."""
     if program in ("npm", "node"):
         return InstallFailed(

@@ -33,6 +33,6 @@ MOVES: dict[InstallState, frozenset[InstallState]] = {
 WORKED = {S.REQUESTED: S.RESOLVING, S.APPROVED: S.INSTALLING}
 
 
-def sources(target: InstallState) -> list[str]:
+def list_source_states(target: InstallState) -> list[str]:
     """The states from which this one may follow."""
     return [state.value for state, after in MOVES.items() if target in after]

@@ -2,8 +2,8 @@
 texts and signatures.
 
 A notification's body is ``{"type", "timestamp", "data"}``. Its texts come from agents and servers,
-so whoever shows them escapes them for the place. Arguments are shown only as ``Shown`` has them:
-cut, and masked where a name or a shape says that a secret stands there.
+so whoever shows them escapes them for the place. Arguments are shown only as ``ShownArguments`` has
+them: cut, and masked where a name or a shape says that a secret stands there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Any
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.domain.text.secret_names import is_secret_name
 
 MASK = "•••"
@@ -35,7 +35,7 @@ _LONGEST_WAIT = 2 * 3600.0
 _SECRET_TEXT = re.compile(r"(?i)(\b(?:bearer|basic)\s+|://[^/\s:@]*:)[^\s@\"',;]+")
 
 
-class Kind(StrEnum):
+class ChannelKind(StrEnum):
     """How a channel is reached."""
 
     WEBHOOK = "webhook"
@@ -43,7 +43,7 @@ class Kind(StrEnum):
     SLACK = "slack"
 
 
-class Event(StrEnum):
+class NotificationEvent(StrEnum):
     """What happened. The first six are about one held call; ``TYPES`` has the public names."""
 
     ASKED = "asked"
@@ -61,31 +61,40 @@ class Event(StrEnum):
     TEST = "test"
 
 
-TYPES: dict[Event, str] = {event: f"approval.{event}" for event in Event} | {
-    Event.DEFINITIONS: "definitions.waiting",
-    Event.UNAVAILABLE: "server.unavailable",
-    Event.AVAILABLE: "server.available",
-    Event.TRIAL: "server.trial",
-    Event.BUDGET_SOFT: "budget.soft",
-    Event.BUDGET_SPENT: "budget.spent",
-    Event.TEST: "test",
+TYPES: dict[NotificationEvent, str] = {
+    event: f"approval.{event}" for event in NotificationEvent
+} | {
+    NotificationEvent.DEFINITIONS: "definitions.waiting",
+    NotificationEvent.UNAVAILABLE: "server.unavailable",
+    NotificationEvent.AVAILABLE: "server.available",
+    NotificationEvent.TRIAL: "server.trial",
+    NotificationEvent.BUDGET_SOFT: "budget.soft",
+    NotificationEvent.BUDGET_SPENT: "budget.spent",
+    NotificationEvent.TEST: "test",
 }
-ABOUT_SERVERS = frozenset({Event.DEFINITIONS, Event.UNAVAILABLE, Event.AVAILABLE, Event.TRIAL})
-ABOUT_BUDGETS = frozenset({Event.BUDGET_SOFT, Event.BUDGET_SPENT})
-TITLES: dict[Event, str] = {
-    Event.ASKED: "A call waits for approval",
-    Event.APPROVED: "Approved",
-    Event.REJECTED: "Rejected",
-    Event.EXPIRED: "Expired: not decided in time",
-    Event.CANCELLED: "Cancelled: the caller has disconnected",
-    Event.VOID: "Void: its rule, tool or server changed after the request",
-    Event.DEFINITIONS: "New or changed tools wait for approval",
-    Event.UNAVAILABLE: "A server does not answer",
-    Event.AVAILABLE: "A server answers again",
-    Event.TRIAL: "A server behaves differently than in its last trial",
-    Event.BUDGET_SOFT: "A budget has reached its soft limit",
-    Event.BUDGET_SPENT: "A budget has reached its hard limit",
-    Event.TEST: "A test message from Slipsnisse",
+ABOUT_SERVERS = frozenset(
+    {
+        NotificationEvent.DEFINITIONS,
+        NotificationEvent.UNAVAILABLE,
+        NotificationEvent.AVAILABLE,
+        NotificationEvent.TRIAL,
+    }
+)
+ABOUT_BUDGETS = frozenset({NotificationEvent.BUDGET_SOFT, NotificationEvent.BUDGET_SPENT})
+TITLES: dict[NotificationEvent, str] = {
+    NotificationEvent.ASKED: "A call waits for approval",
+    NotificationEvent.APPROVED: "Approved",
+    NotificationEvent.REJECTED: "Rejected",
+    NotificationEvent.EXPIRED: "Expired: not decided in time",
+    NotificationEvent.CANCELLED: "Cancelled: the caller has disconnected",
+    NotificationEvent.VOID: "Void: its rule, tool or server changed after the request",
+    NotificationEvent.DEFINITIONS: "New or changed tools wait for approval",
+    NotificationEvent.UNAVAILABLE: "A server does not answer",
+    NotificationEvent.AVAILABLE: "A server answers again",
+    NotificationEvent.TRIAL: "A server behaves differently than in its last trial",
+    NotificationEvent.BUDGET_SOFT: "A budget has reached its soft limit",
+    NotificationEvent.BUDGET_SPENT: "A budget has reached its hard limit",
+    NotificationEvent.TEST: "A test message from Slipsnisse",
 }
 
 
@@ -98,24 +107,26 @@ class Interest:
     rules: frozenset[int] = frozenset()
     minimum_risk: int = 1
 
-    def wants(self, event: Event, *, server: str, rule: int | None = None, risk: int = 3) -> bool:
+    def is_interested_in(
+        self, event: NotificationEvent, *, server: str, rule: int | None = None, risk: int = 3
+    ) -> bool:
         """Whether the channel's filters let this event through; risk is 1 (low) to 3, rules count
         for held calls alone."""
         if event in ABOUT_SERVERS:
-            return self._hears(event) and self._about(server)
+            return self._is_event_selected(event) and self._is_subject_selected(server)
         if event in ABOUT_BUDGETS:
-            return self._hears(event) and not self.servers
+            return self._is_event_selected(event) and not self.servers
         return (
-            self._hears(event)
-            and self._about(server)
+            self._is_event_selected(event)
+            and self._is_subject_selected(server)
             and risk >= self.minimum_risk
             and (not self.rules or rule in self.rules)
         )
 
-    def _hears(self, event: Event) -> bool:
+    def _is_event_selected(self, event: NotificationEvent) -> bool:
         return not self.events or event in self.events
 
-    def _about(self, server: str) -> bool:
+    def _is_subject_selected(self, server: str) -> bool:
         return not self.servers or server in self.servers
 
 
@@ -123,129 +134,135 @@ class Interest:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownArguments:
     """Arguments fit to be sent out. ``whole``: nothing was cut, masked or invisible in them."""
 
     text: str
     whole: bool
 
 
-def show(arguments_json: str) -> Shown:
+def prepare_arguments(arguments_json: str) -> ShownArguments:
     """The arguments as indented JSON, at most SHOWN_CHARACTERS long."""
     if len(arguments_json) > READ_CHARACTERS:
-        return Shown(
+        return ShownArguments(
             f"The arguments have {len(arguments_json):,} characters. Open the page to view them.",
             False,
         )
     try:
         value = json.loads(arguments_json or "{}")
-        masked = _masked(value)
+        masked = _mask_secrets(value)
         text = json.dumps(masked, ensure_ascii=False, indent=1)
     except (ValueError, RecursionError):
-        return Shown("The arguments cannot be shown here. Open the page to view them.", False)
-    shown = printable(text, SHOWN_CHARACTERS)
-    return Shown(shown, masked == value and shown == text)
+        return ShownArguments(
+            "The arguments cannot be shown here. Open the page to view them.", False
+        )
+    shown = show_invisible_characters(text, SHOWN_CHARACTERS)
+    return ShownArguments(shown, masked == value and shown == text)
 
 
-def _masked(value: Any, name: str = "") -> Any:
+def _mask_secrets(value: Any, name: str = "") -> Any:
     if name and is_secret_name(name) and value not in ("", None, [], {}, True, False):
         return MASK  # whatever is in it
     if isinstance(value, dict):
-        return {key: _masked(item, key) for key, item in value.items()}
+        return {key: _mask_secrets(item, key) for key, item in value.items()}
     if isinstance(value, list):
-        return [_masked(item) for item in value]
+        return [_mask_secrets(item) for item in value]
     return _SECRET_TEXT.sub(rf"\1{MASK}", value) if isinstance(value, str) else value
 
 
 # Texts
 
 
-def one_line(text: str, limit: int) -> str:
+def flatten_text(text: str, limit: int) -> str:
     """Foreign text for a subject, heading or table cell: on one line, invisible characters named,
     cut at ``limit``."""
-    return printable(" ".join(text.split()), limit)
+    return show_invisible_characters(" ".join(text.split()), limit)
 
 
-def title(event: Event, data: Mapping[str, Any]) -> str:
+def compose_title(event: NotificationEvent, data: Mapping[str, Any]) -> str:
     """One line that says what happened to what."""
-    if event is Event.DEFINITIONS:
+    if event is NotificationEvent.DEFINITIONS:
         count = len(data["added"]) + len(data["changed"])
-        return f"{count} new or changed tool{'' if count == 1 else 's'} of {one_line(data['server'], 63)}"
+        return f"{count} new or changed tool{'' if count == 1 else 's'} of {flatten_text(data['server'], 63)}"
     if event in ABOUT_SERVERS:
-        return f"{TITLES[event]}: {one_line(data['server'], 63)}"
+        return f"{TITLES[event]}: {flatten_text(data['server'], 63)}"
     if event in ABOUT_BUDGETS:
-        return f"{TITLES[event]}: {one_line(data['budget'], 63)} of {one_line(_payer(data)[1], 63)}"
+        return f"{TITLES[event]}: {flatten_text(data['budget'], 63)} of {flatten_text(_describe_payer(data)[1], 63)}"
     about = (
-        f"{one_line(data['server'], 63)}::{one_line(data['tool'], 80)}" if data.get("tool") else ""
+        f"{flatten_text(data['server'], 63)}::{flatten_text(data['tool'], 80)}"
+        if data.get("tool")
+        else ""
     )
     return f"{TITLES[event]}: {about}" if about else TITLES[event]
 
 
-def _payer(data: Mapping[str, Any]) -> tuple[str, str]:
+def _describe_payer(data: Mapping[str, Any]) -> tuple[str, str]:
     """Whose a budget is, with what that is."""
     return ("Endpoint", data["endpoint"]) if data.get("endpoint") else ("Agent", data["agent"])
 
 
-def lines(event: Event, data: Mapping[str, Any]) -> list[tuple[str, str]]:
+def list_fact_lines(event: NotificationEvent, data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(label, text) of the facts of an event, the most important first; both mail and Slack show
     these."""
-    if event is Event.TEST:
-        return [("Channel", one_line(data["channel"], 100))]
-    if event is Event.DEFINITIONS:
+    if event is NotificationEvent.TEST:
+        return [("Channel", flatten_text(data["channel"], 100))]
+    if event is NotificationEvent.DEFINITIONS:
         named = (("New", data["added"]), ("Changed", data["changed"]))
         return [
             ("Server", data["server"]),
-            *((label, _names(names)) for label, names in named if names),
+            *((label, _join_names(names)) for label, names in named if names),
         ]
     if event in ABOUT_SERVERS:
-        return [("Server", data["server"])] + [("Reason", one_line(data["reason"], 1_000))] * bool(
-            data["reason"]
-        )
+        return [("Server", data["server"])] + [
+            ("Reason", flatten_text(data["reason"], 1_000))
+        ] * bool(data["reason"])
     if event in ABOUT_BUDGETS:
-        facts = [_payer(data), ("Spent", data["spent"]), ("Limit", data["mark"])]
-        return [*facts, ("Resets", _moment(data["ends"]))]
+        facts = [_describe_payer(data), ("Spent", data["spent"]), ("Limit", data["mark"])]
+        return [*facts, ("Resets", _format_moment(data["ends"]))]
     found = [
-        ("Tool", one_line(data["tool"], 200)),
-        ("Server", one_line(data["server"], 100)),
-        ("Agent", one_line(data["agent"], 100)),
-        *_requester(data),
+        ("Tool", flatten_text(data["tool"], 200)),
+        ("Server", flatten_text(data["server"], 100)),
+        ("Agent", flatten_text(data["agent"], 100)),
+        *_list_requester_lines(data),
         ("Risk", data["risk"]),
-        ("Rule", one_line(data["rule"], 200)),
+        ("Rule", flatten_text(data["rule"], 200)),
     ]
-    if event is Event.ASKED:
-        return [*found, ("Decide until", _moment(data["decide_by"]))]
+    if event is NotificationEvent.ASKED:
+        return [*found, ("Decide until", _format_moment(data["decide_by"]))]
     more = (
-        [("Decided by", one_line(", ".join(data["decided_by"]), 300))] if data["decided_by"] else []
+        [("Decided by", flatten_text(", ".join(data["decided_by"]), 300))]
+        if data["decided_by"]
+        else []
     )
-    reason = [("Reason", one_line(data["reason"], 1_000))] if data["reason"] else []
+    reason = [("Reason", flatten_text(data["reason"], 1_000))] if data["reason"] else []
     edited = [("Arguments", "changed by the approver")] if data["edited"] else []
     return [*found, *more, *reason, *edited]
 
 
-def _requester(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _list_requester_lines(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Who asked, if that is known: this person may not approve it."""
-    return [("Requested by", one_line(data["requester"], 150))] if data.get("requester") else []
+    return [("Requested by", flatten_text(data["requester"], 150))] if data.get("requester") else []
 
 
-def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(one_line(name, 80) for name in names[:20])
+def _join_names(names: Sequence[str]) -> str:
+    shown = ", ".join(flatten_text(name, 80) for name in names[:20])
     return shown if len(names) <= 20 else f"{shown} and {len(names) - 20} more"
 
 
-def _moment(iso: str) -> str:
+def _format_moment(iso: str) -> str:
     return datetime.fromisoformat(iso).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 # Trying again
 
 
-def wait_before(attempt: int, chance: float) -> float:
+def compute_retry_delay(attempt: int, chance: float) -> float:
     """Seconds until another try after ``attempt`` failures; ``chance`` (0 to 1) spreads it by a
     quarter."""
     return min(_LONGEST_WAIT, _FIRST_WAIT * _FACTOR ** min(attempt - 1, 20)) * (0.75 + 0.5 * chance)
 
 
-def retry_after(header: str, now: datetime) -> float:
+def parse_retry_after(header: str, now: datetime) -> float:
     """Seconds that a receiver asks us to wait (RFC 9110 section 10.2.3), at most a day; 0 for
     anything odd."""
     text = header.strip()
@@ -262,7 +279,7 @@ def retry_after(header: str, now: datetime) -> float:
 # Signatures
 
 
-def webhook_key(secret: str) -> bytes:
+def decode_webhook_key(secret: str) -> bytes:
     """The key behind ``whsec_…``. Raises ConfigInvalid; the secret is in no message."""
     try:
         key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
@@ -276,10 +293,12 @@ def webhook_key(secret: str) -> bytes:
     return key
 
 
-def webhook_headers(*, message: str, seconds: int, body: bytes, secret: str) -> dict[str, str]:
+def build_webhook_headers(
+    *, message: str, seconds: int, body: bytes, secret: str
+) -> dict[str, str]:
     """The three headers of the Standard Webhooks convention (https://www.standardwebhooks.com)."""
     signed = hmac.new(
-        webhook_key(secret), f"{message}.{seconds}.".encode() + body, hashlib.sha256
+        decode_webhook_key(secret), f"{message}.{seconds}.".encode() + body, hashlib.sha256
     ).digest()
     return {
         "webhook-id": message,
@@ -288,7 +307,7 @@ def webhook_headers(*, message: str, seconds: int, body: bytes, secret: str) -> 
     }
 
 
-def slack_signature(*, secret: str, seconds: str, body: bytes) -> str:
+def compute_slack_signature(*, secret: str, seconds: str, body: bytes) -> str:
     """What Slack sends as X-Slack-Signature
     (https://docs.slack.dev/authentication/verifying-requests-from-slack)."""
     return (
@@ -297,10 +316,12 @@ def slack_signature(*, secret: str, seconds: str, body: bytes) -> str:
     )
 
 
-def slack_signed(*, secret: str, seconds: str, signature: str, body: bytes, now: float) -> bool:
+def is_signed_by_slack(
+    *, secret: str, seconds: str, signature: str, body: bytes, now: float
+) -> bool:
     """Whether Slack itself sent this within the last five minutes."""
     if not secret or not (seconds.isascii() and seconds.isdigit()) or len(seconds) > 12:
         return False
-    expected = slack_signature(secret=secret, seconds=seconds, body=body)
+    expected = compute_slack_signature(secret=secret, seconds=seconds, body=body)
     genuine = hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
     return genuine and abs(now - int(seconds)) <= SLACK_TOLERANCE

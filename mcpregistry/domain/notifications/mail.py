@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from mcpregistry.domain.notifications.events import Event, lines, one_line, title
+from mcpregistry.domain.notifications.events import (
+    NotificationEvent,
+    compose_title,
+    flatten_text,
+    list_fact_lines,
+)
 
 _FOOT = "The link only opens the page; you decide there. Slipsnisse never asks for your password by e-mail."
 
@@ -22,22 +27,22 @@ class Mail:
     html: str
 
 
-def mail(event: Event, data: Mapping[str, Any]) -> Mail:
+def compose_mail(event: NotificationEvent, data: Mapping[str, Any]) -> Mail:
     """The e-mail about one event; ``data`` is the notification's own."""
-    heading = title(event, data)
-    facts = lines(event, data)
+    heading = compose_title(event, data)
+    facts = list_fact_lines(event, data)
     shown = data.get("arguments", "")
     text = [heading, "", *(f"{label}: {value}" for label, value in facts)]
     text += ["", "Arguments:", shown] if shown else []
     text += ["", data["url"], "", _FOOT, ""]
     return Mail(
-        one_line(f"[Slipsnisse] {heading}", 200),
+        flatten_text(f"[Slipsnisse] {heading}", 200),
         "\n".join(text),
-        _html(heading, facts, shown, data["url"]),
+        _render_html(heading, facts, shown, data["url"]),
     )
 
 
-def _html(heading: str, facts: list[tuple[str, str]], shown: str, url: str) -> str:
+def _render_html(heading: str, facts: list[tuple[str, str]], shown: str, url: str) -> str:
     rows = "".join(
         f'<tr><th align="left" valign="top">{escape(label)}</th><td>{escape(value)}</td></tr>'
         for label, value in facts

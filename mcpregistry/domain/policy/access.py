@@ -11,8 +11,8 @@ from collections.abc import Container, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from mcpregistry.domain.kinds import READ, RESOURCE
-from mcpregistry.domain.specs import (
+from mcpregistry.domain.offer_kinds import READ, RESOURCE
+from mcpregistry.domain.snapshot_specs import (
     RUNS,
     AgentSpec,
     EndpointSpec,
@@ -27,7 +27,7 @@ EVERYTHING = "mcp_integration"
 _PLAIN = str.maketrans({"?": "[?]", "[": "[[]"})
 
 
-def capable(agent: AgentSpec, server: ServerSpec, tool: ToolSpec) -> bool:
+def has_capability(agent: AgentSpec, server: ServerSpec, tool: ToolSpec) -> bool:
     """Whether the agent's capabilities reach this tool; naming all servers, the server, or the tool
     is enough."""
     has = agent.capabilities
@@ -38,11 +38,11 @@ def capable(agent: AgentSpec, server: ServerSpec, tool: ToolSpec) -> bool:
     )
 
 
-def fits(capability: str, slugs: Iterable[str]) -> list[tuple[str, str]]:
+def list_capability_meanings(capability: str, slugs: Iterable[str]) -> list[tuple[str, str]]:
     """What an older spelling may name among servers with these slugs: (slug, "*") for a server,
     (slug, name) for its tool. A slug may hold underscores, so more than one can fit."""
     rest = capability.removeprefix("mcp_")
-    if rest == capability or is_plain(capability):
+    if rest == capability or is_unambiguous(capability):
         return []
     servers = [(slug, "*") for slug in slugs if slug == rest]
     tools = [
@@ -53,26 +53,26 @@ def fits(capability: str, slugs: Iterable[str]) -> list[tuple[str, str]]:
     return sorted(servers + tools)
 
 
-def readings(
+def list_unambiguous_readings(
     capability: str, slugs: Iterable[str], offered: Container[tuple[str, str]]
 ) -> tuple[str, ...]:
     """A capability in the spelling without doubt: one, or none when there is no such server, or
     several when it is ambiguous; then it counts for nothing. ``offered``: approved tools, asked
     about only where several servers fit."""
-    found = fits(capability, slugs)
+    found = list_capability_meanings(capability, slugs)
     if len(found) > 1:
         found = [pair for pair in found if pair[1] == "*" or pair in offered]
     return tuple(f"mcp_{slug}::{tool}" for slug, tool in found) or (
-        (capability,) if is_plain(capability) else ()
+        (capability,) if is_unambiguous(capability) else ()
     )
 
 
-def is_plain(capability: str) -> bool:
+def is_unambiguous(capability: str) -> bool:
     """Whether it means the same whatever servers there are."""
     return capability == EVERYTHING or "::" in capability
 
 
-def covers(grant: GrantSpec, tool: ToolSpec) -> bool:
+def is_covered_by_grant(grant: GrantSpec, tool: ToolSpec) -> bool:
     """Whether the grant is for this tool or prompt, or for all of its kind that its server
     offers."""
     if grant.tool_id is not None:
@@ -80,11 +80,11 @@ def covers(grant: GrantSpec, tool: ToolSpec) -> bool:
     return (
         grant.server_id == tool.server_id
         and grant.kind in (tool.kind, "")
-        and _fits(grant, tool.kind, tool.name)
+        and _matches_uri_pattern(grant, tool.kind, tool.name)
     )
 
 
-def _fits(grant: GrantSpec, kind: str, uri: object) -> bool:
+def _matches_uri_pattern(grant: GrantSpec, kind: str, uri: object) -> bool:
     """Whether a URI is like those that the grant is about. Of templates it is known only when one
     is read."""
     return (
@@ -94,12 +94,12 @@ def _fits(grant: GrantSpec, kind: str, uri: object) -> bool:
     )
 
 
-def about(grants: Iterable[GrantSpec], tool: ToolSpec) -> Iterable[GrantSpec]:
+def select_covering_grants(grants: Iterable[GrantSpec], tool: ToolSpec) -> Iterable[GrantSpec]:
     """All that may cover the tool."""
     return grants.about(tool) if isinstance(grants, Grants) else grants
 
 
-def live(grants: Iterable[GrantSpec], now: float) -> Iterable[GrantSpec]:
+def select_unexpired_grants(grants: Iterable[GrantSpec], now: float) -> Iterable[GrantSpec]:
     """The grants that have not expired at ``now``."""
     return (grant for grant in grants if grant.expires_at is None or grant.expires_at > now)
 
@@ -115,12 +115,16 @@ def may_see(
 ) -> bool:
     """Whether the tool is in this agent's list on this endpoint (pinned arguments play no part in
     listing)."""
-    if not capable(agent, server, tool) or not is_listed_on(server, endpoint):
+    if not has_capability(agent, server, tool) or not is_listed_on(server, endpoint):
         return False
-    if not any(covers(grant, tool) for grant in live(about(agent.grants, tool), now)):
+    if not any(
+        is_covered_by_grant(grant, tool)
+        for grant in select_unexpired_grants(select_covering_grants(agent.grants, tool), now)
+    ):
         return False
     return not endpoint.lists_only or any(
-        covers(grant, tool) for grant in live(about(endpoint.grants, tool), now)
+        is_covered_by_grant(grant, tool)
+        for grant in select_unexpired_grants(select_covering_grants(endpoint.grants, tool), now)
     )
 
 
@@ -136,19 +140,19 @@ def may_call(
     """
     if tool.kind in READ and tool.never and str(arguments.get("uri")) in tool.never:
         return False
-    return _allows(agent.grants, tool, arguments, now) and (
-        not endpoint.lists_only or _allows(endpoint.grants, tool, arguments, now)
+    return _is_allowed_by_grant(agent.grants, tool, arguments, now) and (
+        not endpoint.lists_only or _is_allowed_by_grant(endpoint.grants, tool, arguments, now)
     )
 
 
-def _allows(
+def _is_allowed_by_grant(
     grants: Iterable[GrantSpec], tool: ToolSpec, arguments: Mapping[str, Any], now: float
 ) -> bool:
     return any(
-        covers(grant, tool)
-        and pinned(grant.pins, arguments)
-        and (not grant.uri or _read_fits(grant, tool, arguments))
-        for grant in live(about(grants, tool), now)
+        is_covered_by_grant(grant, tool)
+        and match_pins(grant.pins, arguments)
+        and (not grant.uri or _can_read_uri(grant, tool, arguments))
+        for grant in select_unexpired_grants(select_covering_grants(grants, tool), now)
     )
 
 
@@ -157,29 +161,30 @@ def may_begin(
 ) -> bool:
     """Whether a grant may allow a call of whose arguments only these are known yet; of a ``uri``
     how it begins."""
-    return _begins(agent.grants, tool, known, now) and (
-        not endpoint.lists_only or _begins(endpoint.grants, tool, known, now)
+    return _can_begin_call(agent.grants, tool, known, now) and (
+        not endpoint.lists_only or _can_begin_call(endpoint.grants, tool, known, now)
     )
 
 
-def _begins(
+def _can_begin_call(
     grants: Iterable[GrantSpec], tool: ToolSpec, known: Mapping[str, Any], now: float
 ) -> bool:
     return any(
-        covers(grant, tool)
+        is_covered_by_grant(grant, tool)
         and all(
-            name not in known or _same(known[name], value) for name, value in grant.pins.items()
+            name not in known or _is_same_value(known[name], value)
+            for name, value in grant.pins.items()
         )
         and (
             not grant.uri
             or tool.kind not in READ
-            or _leads(grant.uri.partition("*")[0], str(known.get("uri", "")))
+            or _can_lead_to_uri(grant.uri.partition("*")[0], str(known.get("uri", "")))
         )
-        for grant in live(about(grants, tool), now)
+        for grant in select_unexpired_grants(select_covering_grants(grants, tool), now)
     )
 
 
-def implied(
+def find_implied_arguments(
     agent: AgentSpec,
     endpoint: EndpointSpec,
     tool: ToolSpec,
@@ -191,53 +196,59 @@ def implied(
     """What else a call that begins like this must say for a grant to allow it, besides the argument
     that is being typed. None where grants leave several ways.
     """
-    own = _left_open(agent.grants, tool, known, now)
-    listed = _left_open(endpoint.grants, tool, known, now) if endpoint.lists_only else [{}]
+    own = _list_unknown_pins(agent.grants, tool, known, now)
+    listed = _list_unknown_pins(endpoint.grants, tool, known, now) if endpoint.lists_only else [{}]
     pairs = [(mine, theirs) for mine in own for theirs in listed]
-    alike = [{**mine, **theirs} for mine, theirs in pairs if _alike(mine, theirs)]
+    alike = [{**mine, **theirs} for mine, theirs in pairs if _have_compatible_pins(mine, theirs)]
     ways = [{name: value for name, value in pair.items() if name != typed} for pair in alike]
     if any(not way for way in ways):
         return {}
-    return ways[0] if ways and all(_same(way, ways[0]) for way in ways) else None
+    return ways[0] if ways and all(_is_same_value(way, ways[0]) for way in ways) else None
 
 
-def _left_open(
+def _list_unknown_pins(
     grants: Iterable[GrantSpec], tool: ToolSpec, known: Mapping[str, Any], now: float
 ) -> list[dict[str, Any]]:
     """Of each grant that may allow it, the pinned arguments that are not known yet."""
-    fitting = (grant for grant in grants if _begins([grant], tool, known, now))
+    fitting = (grant for grant in grants if _can_begin_call([grant], tool, known, now))
     return [
         {name: value for name, value in grant.pins.items() if name not in known}
         for grant in fitting
     ]
 
 
-def _alike(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    return all(name not in right or _same(value, right[name]) for name, value in left.items())
+def _have_compatible_pins(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    return all(
+        name not in right or _is_same_value(value, right[name]) for name, value in left.items()
+    )
 
 
-def _leads(granted: str, begun: str) -> bool:
+def _can_lead_to_uri(granted: str, begun: str) -> bool:
     return granted.startswith(begun) or begun.startswith(granted)
 
 
-def _read_fits(grant: GrantSpec, tool: ToolSpec, arguments: Mapping[str, Any]) -> bool:
-    return tool.kind not in READ or _fits(grant, RESOURCE, arguments.get("uri"))
+def _can_read_uri(grant: GrantSpec, tool: ToolSpec, arguments: Mapping[str, Any]) -> bool:
+    return tool.kind not in READ or _matches_uri_pattern(grant, RESOURCE, arguments.get("uri"))
 
 
-def pinned(pins: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
+def match_pins(pins: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
     """Whether every pinned argument is there with exactly its value (``true`` is not ``1``)."""
-    return all(name in arguments and _same(arguments[name], value) for name, value in pins.items())
+    return all(
+        name in arguments and _is_same_value(arguments[name], value) for name, value in pins.items()
+    )
 
 
-def _same(left: Any, right: Any) -> bool:
+def _is_same_value(left: Any, right: Any) -> bool:
     if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+        return left.keys() == right.keys() and all(
+            _is_same_value(left[key], right[key]) for key in left
+        )
     if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(_same, left, right))
+        return len(left) == len(right) and all(map(_is_same_value, left, right))
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 
-def next_expiry(grants: Iterable[GrantSpec], now: float) -> float | None:
+def find_next_expiry(grants: Iterable[GrantSpec], now: float) -> float | None:
     """When the next of these grants runs out, or None; the catalogue is built anew then."""
     return min(
         (g.expires_at for g in grants if g.expires_at is not None and g.expires_at > now),

@@ -65,7 +65,7 @@ _TYPES = frozenset(
 )
 
 # The texts and comments of a condition. CEL does not hand out its tokens, so these are found here,
-# and CEL itself confirms that each text is exactly one text (``_blanked``).
+# and CEL itself confirms that each text is exactly one text (``_blank_texts``).
 _TEXT = re.compile(
     # A raw text has no escapes: in r"\" the backslash is a character, and the quote behind it ends
     # the text.
@@ -112,14 +112,15 @@ class Condition:
     loops: int = 0
     weight: int = 1  # by how much the text itself lengthens what its loops visit
 
-    def holds(self, context: Any, arguments: Mapping[str, Any]) -> bool:
+    def is_true(self, context: Any, arguments: Mapping[str, Any]) -> bool:
         """The answer for one call.
 
         Raises ``ConditionFailed`` when there is none, or when finding it would take long.
         """
         if (
             self.loops
-            and (_longest(arguments) + self.weight) ** self.loops * self.weight > MOST_STEPS
+            and (_measure_longest_container(arguments) + self.weight) ** self.loops * self.weight
+            > MOST_STEPS
         ):
             raise ConditionFailed("the arguments are too large for its loops")
         try:
@@ -146,46 +147,50 @@ def compile_condition(source: str) -> Condition:
     """A condition ready to be asked. Raises ``ConditionInvalid`` with the place where it breaks."""
     if len(source) > LONGEST:
         raise ConditionInvalid(f"it is longer than {LONGEST:,} characters", column=LONGEST + 1)
-    program = _parsed(source)
-    blank = _blanked(source)
+    program = _parse_condition(source)
+    blank = _blank_texts(source)
     _refuse_unknown(program, source, blank)
-    loops = _loops(source, blank)
+    loops = _measure_loop_depth(source, blank)
     used = frozenset(program.variables()) & frozenset(VARIABLES)
-    arguments = _arguments(blank)
+    arguments = _list_read_arguments(blank)
     if "args" in used and not arguments:
         arguments = None  # CEL reads arguments where no name of one was found
     weight = 1 + blank.count("+") + blank.count(",")
-    return Condition(source, program, used, arguments, _fields(used, blank), loops, weight)
+    return Condition(
+        source, program, used, arguments, _list_read_fields(used, blank), loops, weight
+    )
 
 
-def joined(conditions: Iterable[Condition]) -> Any:
+def join_conditions(conditions: Iterable[Condition]) -> Any:
     """One CEL program over several conditions that is false exactly when all are false.
 
     ``Rules`` asks it first: a whole block of conditions costs one evaluation. On any other answer
     they are asked one by one.
     """
-    return _cel().compile(" || ".join(f"({_closed(condition.source)})" for condition in conditions))
+    return _load_cel().compile(
+        " || ".join(f"({_close_comment(condition.source)})" for condition in conditions)
+    )
 
 
-def context_of(facts: Mapping[str, Any]) -> Any:
+def build_context(facts: Mapping[str, Any]) -> Any:
     """The facts as CEL takes them.
 
     Raises ``ConditionFailed`` for a value that CEL has none for, such as a lone surrogate.
     """
     try:
-        return _cel().Context(dict(facts))
+        return _load_cel().Context(dict(facts))
     except Exception:  # noqa: BLE001 - its text quotes the value
         raise ConditionFailed("CEL cannot represent the arguments") from None
 
 
-def moment(now: float) -> dict[str, Any]:
+def describe_moment(now: float) -> dict[str, Any]:
     """The parts of ``call`` that depend on the clock, in UTC; Monday is 1."""
     at = datetime.fromtimestamp(now, UTC)
     return {"time": at, "hour": at.hour, "minute": at.minute, "weekday": at.isoweekday()}
 
 
 @cache
-def _cel() -> Any:
+def _load_cel() -> Any:
     """The engine alone: the package's own ``__init__`` loads a command line first, half a second of
     it."""
     package = find_spec("cel")
@@ -203,9 +208,9 @@ def _cel() -> Any:
     return module
 
 
-def _parsed(source: str) -> Any:
+def _parse_condition(source: str) -> Any:
     try:
-        return _cel().compile(source)
+        return _load_cel().compile(source)
     except Exception as error:  # noqa: BLE001 - it raises what it likes
         place = _PLACE.search(str(error))
         if place is None:
@@ -219,7 +224,7 @@ def _parsed(source: str) -> Any:
         raise ConditionInvalid(problem, line=int(place[1]), column=int(place[2])) from None
 
 
-def _blanked(source: str) -> str:
+def _blank_texts(source: str) -> str:
     """The condition with spaces in place of its texts and comments, so that only names and
     operators are left.
 
@@ -228,7 +233,7 @@ def _blanked(source: str) -> str:
     found = [match for match in _TEXT.finditer(source) if not match[0].startswith("//")]
     if found and not _are_texts([match[0] for match in found]):
         wrong = next((match for match in found if not _are_texts([match[0]])), found[0])
-        raise _at(
+        raise _make_condition_error(
             source,
             wrong.start(),
             "this string cannot be read; write it in another way, for example without r",
@@ -239,7 +244,7 @@ def _blanked(source: str) -> str:
 def _are_texts(words: list[str]) -> bool:
     """Whether CEL reads each word as one text, and as nothing else."""
     try:
-        values = _cel().compile(f"[{', '.join(words)}]").execute({})
+        values = _load_cel().compile(f"[{', '.join(words)}]").execute({})
     except Exception:  # noqa: BLE001 - whatever CEL raises, it does not read them as texts
         return False
     return len(values) == len(words) and all(isinstance(value, str | bytes) for value in values)
@@ -250,31 +255,37 @@ def _refuse_unknown(program: Any, source: str, blank: str) -> None:
     for name in program.variables():
         if name not in VARIABLES and name not in bound and name not in _TYPES:
             known = ", ".join(VARIABLES)
-            raise _at(
-                source, _word(blank, name), f"'{name}' is not a known name; use one of {known}"
+            raise _make_condition_error(
+                source,
+                _count_word(blank, name),
+                f"'{name}' is not a known name; use one of {known}",
             )
     for name in program.functions():
         if name[0] not in "_@!-" and name not in _FUNCTIONS:
-            raise _at(source, _word(blank, name), f"there is no function '{name}'")
+            raise _make_condition_error(
+                source, _count_word(blank, name), f"there is no function '{name}'"
+            )
     for found in _FIELD.finditer(blank):
         if found[1] not in bound and found[2] not in FIELDS[found[1]]:
             fields = ", ".join(FIELDS[found[1]])
-            raise _at(source, found.start(2), f"'{found[1]}' has no '{found[2]}'; it has {fields}")
+            raise _make_condition_error(
+                source, found.start(2), f"'{found[1]}' has no '{found[2]}'; it has {fields}"
+            )
 
 
-def _word(blank: str, name: str) -> int:
+def _count_word(blank: str, name: str) -> int:
     found = re.search(rf"(?<![\w]){re.escape(name)}(?!\w)", blank)
     return found.start() if found else 0
 
 
-def _at(source: str, offset: int, problem: str) -> ConditionInvalid:
+def _make_condition_error(source: str, offset: int, problem: str) -> ConditionInvalid:
     before = source[:offset]
     return ConditionInvalid(
         problem, line=before.count("\n") + 1, column=offset - (before.rfind("\n") + 1) + 1
     )
 
 
-def _loops(source: str, blank: str) -> int:
+def _measure_loop_depth(source: str, blank: str) -> int:
     """How deep loops nest. Raises ConditionInvalid for more than DEEPEST_LOOP."""
     open_ = []
     deepest = 0
@@ -282,19 +293,21 @@ def _loops(source: str, blank: str) -> int:
         if letter == "(":
             open_.append(_LOOP.search(blank, max(0, offset - 40), offset + 1) is not None)
             if sum(open_) > DEEPEST_LOOP:
-                raise _at(source, offset, f"more than {DEEPEST_LOOP} loops are nested")
+                raise _make_condition_error(
+                    source, offset, f"more than {DEEPEST_LOOP} loops are nested"
+                )
             deepest = max(deepest, sum(open_))
         elif letter == ")" and open_:
             open_.pop()
     return deepest
 
 
-def _arguments(blank: str) -> frozenset[str] | None:
+def _list_read_arguments(blank: str) -> frozenset[str] | None:
     names = [found[1] for found in _ARGUMENT.finditer(blank)]
     return None if any(name is None for name in names) else frozenset(names)
 
 
-def _fields(used: frozenset[str], blank: str) -> frozenset[str]:
+def _list_read_fields(used: frozenset[str], blank: str) -> frozenset[str]:
     """The fields that are read. Of a variable that stands anywhere without a field's name, as in
     ``server["slug"]``, all."""
     found: set[str] = set()
@@ -309,16 +322,16 @@ def _fields(used: frozenset[str], blank: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _closed(source: str) -> str:
+def _close_comment(source: str) -> str:
     return f"{source}\n" if "//" in source else source  # a comment must not swallow the bracket
 
 
-def _longest(value: Any) -> int:
+def _measure_longest_container(value: Any) -> int:
     """The length of the longest list or object anywhere inside."""
-    return max((len(each) for each in _containers(value)), default=0)
+    return max((len(each) for each in _iterate_containers(value)), default=0)
 
 
-def _containers(value: Any) -> Iterator[Any]:
+def _iterate_containers(value: Any) -> Iterator[Any]:
     stack = [value]
     while stack:
         each = stack.pop()

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from mcpregistry.domain.kinds import READ
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
-from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.offer_kinds import READ
+from mcpregistry.domain.snapshot_specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.text.canonical import hash_parts
 
 
-class Outcome(StrEnum):
+class RuleOutcome(StrEnum):
     """What follows for a call."""
 
     ALLOW = "allow"
@@ -21,7 +21,7 @@ class Outcome(StrEnum):
 
     @property
     def strictness(self) -> int:
-        return list(Outcome).index(self)
+        return list(RuleOutcome).index(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Terms:
     refusal_seconds: int = 300
 
 
-DEFAULT_TERMS = Terms(None, "no rule matches", digest("default", "ask"))
+DEFAULT_TERMS = Terms(None, "no rule matches", hash_parts("default", "ask"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Decision:
     """``terms`` are there whenever a person is to be asked. ``failed`` names rules whose conditions
     gave no answer."""
 
-    outcome: Outcome
+    outcome: RuleOutcome
     reason: str
     terms: Terms | None = None
     rule_id: int | None = None
@@ -60,7 +60,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PolicyQuestion:
     """What a policy may look at. ``now`` is in seconds since the epoch; ``expert`` names the run
     that calls."""
 
@@ -83,26 +83,28 @@ class Question:
             ruled.get(str(self.arguments.get("uri")), 0) if ruled and self.tool.kind in READ else 0
         )
 
-    def keeps(self, tool_id: int, outcome: Outcome) -> bool:
+    def is_rule_relevant(self, tool_id: int, outcome: RuleOutcome) -> bool:
         """Whether a rule about another tool counts: of the resource's own row, of which it gains
         nothing."""
-        return tool_id == self.row and outcome is not Outcome.ALLOW
+        return tool_id == self.row and outcome is not RuleOutcome.ALLOW
 
 
-class Policy(Protocol):
+class CallPolicy(Protocol):
     """Whatever decides about a call: ``Rules``, or a function in its place in tests."""
 
-    def __call__(self, question: Question) -> Decision:
+    def __call__(self, question: PolicyQuestion) -> Decision:
         """Decide about one call; may raise, which ``decide`` turns into a refusal."""
 
 
-def decide(policy: Policy, question: Question) -> Decision:
+def decide(policy: CallPolicy, question: PolicyQuestion) -> Decision:
     """The policy's decision; a policy that raises, or answers anything else, denies. The pipeline
     asks through this."""
     try:
         decision = policy(question)
-        outcome = Outcome(decision.outcome)
-        terms = decision.terms or DEFAULT_TERMS if outcome is Outcome.ASK else None
+        outcome = RuleOutcome(decision.outcome)
+        terms = decision.terms or DEFAULT_TERMS if outcome is RuleOutcome.ASK else None
         return Decision(outcome, str(decision.reason), terms, decision.rule_id, decision.failed)
     except Exception as error:  # noqa: BLE001 - whatever breaks in a rule, the call must not run
-        return Decision(Outcome.DENY, f"the policy could not be evaluated ({type(error).__name__})")
+        return Decision(
+            RuleOutcome.DENY, f"the policy could not be evaluated ({type(error).__name__})"
+        )

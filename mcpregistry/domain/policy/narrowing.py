@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcpregistry.domain.policy.access import pinned
+from mcpregistry.domain.policy.access import match_pins
 from mcpregistry.domain.text.redaction import MASK, REDACTED
 from mcpregistry.domain.text.secret_names import is_secret_name
 
@@ -16,7 +16,7 @@ _LONGEST = 200  # characters of a value that is worth pinning
 
 
 @dataclass(slots=True)
-class Alike:
+class CommonArguments:
     """What every call so far has said alike. ``unknown``: how many said what is not known any
     more."""
 
@@ -30,12 +30,14 @@ class Alike:
         if arguments is None:
             self.unknown += 1
         elif self._same is None:
-            self._same = {name: value for name, value in arguments.items() if _worth(name, value)}
+            self._same = {
+                name: value for name, value in arguments.items() if _is_pinnable(name, value)
+            }
         else:
             self._same = {
                 name: value
                 for name, value in self._same.items()
-                if pinned({name: value}, arguments)
+                if match_pins({name: value}, arguments)
             }
 
     def pins(self) -> dict[str, Any]:
@@ -44,7 +46,7 @@ class Alike:
         return dict(self._same or {}) if self.calls >= LEAST and not self.unknown else {}
 
 
-def _worth(name: str, value: Any) -> bool:
+def _is_pinnable(name: str, value: Any) -> bool:
     """Whether a value is plain and short, and fit to stand in a grant: what may be a secret is
     not."""
     if not isinstance(value, bool | int | str) or is_secret_name(name):

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 
-class Level(StrEnum):
+class RiskLevel(StrEnum):
     """How much harm a call may do; shown to approvers and readable as ``tool.risk`` in
     conditions."""
 
@@ -19,7 +19,7 @@ class Level(StrEnum):
     @property
     def rank(self) -> int:
         """1 to 3, for sorting the riskiest first."""
-        return list(Level).index(self) + 1
+        return list(RiskLevel).index(self) + 1
 
 
 class Confirmed(Protocol):
@@ -37,20 +37,20 @@ class Confirmed(Protocol):
 class Risk:
     """Every field is the worst that is not ruled out."""
 
-    level: Level
+    level: RiskLevel
     read_only: bool
     destructive: bool
     open_world: bool
 
 
-def risk_of(tool: Confirmed) -> Risk:
+def assess_risk(tool: Confirmed) -> Risk:
     """Low: changes nothing and stays at home. Medium: one of the two. High: may destroy, or acts
     abroad."""
     read_only = tool.read_only is True
     destructive = not read_only and tool.destructive is not False
     open_world = tool.open_world is not False
     if destructive or (open_world and not read_only):
-        level = Level.HIGH
+        level = RiskLevel.HIGH
     else:
-        level = Level.LOW if read_only and not open_world else Level.MEDIUM
+        level = RiskLevel.LOW if read_only and not open_world else RiskLevel.MEDIUM
     return Risk(level, read_only, destructive, open_world)

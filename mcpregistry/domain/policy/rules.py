@@ -18,14 +18,20 @@ from mcpregistry.domain.policy.conditions import (
     Condition,
     ConditionFailed,
     ConditionInvalid,
+    build_context,
     compile_condition,
-    context_of,
-    joined,
-    moment,
+    describe_moment,
+    join_conditions,
 )
-from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Decision, Outcome, Question, Terms
-from mcpregistry.domain.policy.risk import risk_of
-from mcpregistry.domain.text.canonical import digest, stored
+from mcpregistry.domain.policy.decision import (
+    DEFAULT_TERMS,
+    Decision,
+    PolicyQuestion,
+    RuleOutcome,
+    Terms,
+)
+from mcpregistry.domain.policy.risk import assess_risk
+from mcpregistry.domain.text.canonical import encode_lossy_json, hash_parts
 
 _BLOCK = 64  # conditions asked at once; a block that is false is done with
 _REMEMBERED = 10_000  # (agent, endpoint, tool) whose rules are kept worked out
@@ -40,7 +46,7 @@ class RuleSpec:
     id: int
     name: str
     priority: int
-    outcome: Outcome
+    outcome: RuleOutcome
     condition: str = ""
     agent_id: int | None = None
     endpoint: str | None = None
@@ -61,7 +67,7 @@ class RuleSpec:
         """SHA-256 over every field but names and ``refusal_seconds``: it changes with any edit that
         could change a decision."""
         facts = {key: value for key, value in asdict(self).items() if key not in _NOT_DECIDING}
-        return digest("rule", stored(facts))
+        return hash_parts("rule", encode_lossy_json(facts))
 
     @property
     def scope(self) -> tuple[Any, ...]:
@@ -93,7 +99,7 @@ class Fit(StrEnum):
     ELSEWHERE = "is about something else"
 
 
-class Verdict(NamedTuple):
+class RuleVerdict(NamedTuple):
     """What one rule says about one call, and why."""
 
     rule: RuleSpec
@@ -102,7 +108,7 @@ class Verdict(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CompiledRule:
     """``broken`` says why a condition cannot be used at all; such a rule fails whenever it is
     asked."""
 
@@ -119,7 +125,7 @@ class Rule:
         """Has a condition that must be asked for each call, and that is sure to be quick."""
         return self.condition is not None and not self.fixed and not self.condition.loops
 
-    def concerns(self, question: Question) -> bool:
+    def is_in_scope(self, question: PolicyQuestion) -> bool:
         """Whether the rule's scopes (agent, endpoint, server, tool, expert tool) all fit; its
         condition is not asked."""
         spec = self.spec
@@ -130,31 +136,31 @@ class Rule:
             and (
                 spec.tool_id is None
                 or spec.tool_id == question.tool.id
-                or question.keeps(spec.tool_id, spec.outcome)
+                or question.is_rule_relevant(spec.tool_id, spec.outcome)
             )
             and (not spec.expert or spec.expert == question.expert)
         )
 
-    def verdict(self, context: Any, arguments: Mapping[str, Any]) -> Verdict:
+    def evaluate_rule(self, context: Any, arguments: Mapping[str, Any]) -> RuleVerdict:
         """Ask the condition. ``context`` is CEL's, or the ``ConditionFailed`` that making it
         raised."""
         if self.broken:
-            return Verdict(self.spec, Fit.FAILED, self.broken)
+            return RuleVerdict(self.spec, Fit.FAILED, self.broken)
         if self.condition is None:
-            return Verdict(self.spec, Fit.FITS)
+            return RuleVerdict(self.spec, Fit.FITS)
         try:
             if isinstance(context, ConditionFailed):
                 raise context
-            return Verdict(
-                self.spec, Fit.FITS if self.condition.holds(context, arguments) else Fit.NOT
+            return RuleVerdict(
+                self.spec, Fit.FITS if self.condition.is_true(context, arguments) else Fit.NOT
             )
         except ConditionFailed as error:
-            return Verdict(self.spec, Fit.FAILED, str(error))
+            return RuleVerdict(self.spec, Fit.FAILED, str(error))
 
 
 class _Block(NamedTuple):
     top: int
-    rules: tuple[Rule, ...]
+    rules: tuple[CompiledRule, ...]
     program: Any
 
 
@@ -163,15 +169,15 @@ class _Concerned:
     """The rules about one agent, endpoint and tool. ``said`` holds the verdicts that no call can
     change."""
 
-    question: Question
-    rules: tuple[Rule, ...]
+    question: PolicyQuestion
+    rules: tuple[CompiledRule, ...]
     blocks: tuple[_Block, ...]
-    said: Mapping[int, Verdict]
+    said: Mapping[int, RuleVerdict]
     facts: Mapping[str, Any]
     variables: frozenset[str]
     arguments: frozenset[str] | None
 
-    def is_about(self, question: Question) -> bool:
+    def is_about(self, question: PolicyQuestion) -> bool:
         mine = self.question
         return (
             mine.agent is question.agent
@@ -179,7 +185,7 @@ class _Concerned:
             and mine.tool is question.tool
         )
 
-    def context(self, question: Question) -> Any:
+    def context(self, question: PolicyQuestion) -> Any:
         """The facts of this call as CEL takes them, or the ConditionFailed that they cause."""
         facts = {name: self.facts[name] for name in self.variables & _FIXED}
         if "args" in self.variables:
@@ -190,30 +196,32 @@ class _Concerned:
                 else {name: given[name] for name in self.arguments if name in given}
             )
         if "call" in self.variables:
-            facts["call"] = _call(question)
-        return _context(facts)
+            facts["call"] = _build_call_facts(question)
+        return _build_context(facts)
 
 
 @dataclass(slots=True)
-class _Found:
+class _BestMatch:
     """What fits one call so far: only rules of the highest priority that fits, ``best``."""
 
     context: Any
     arguments: Mapping[str, Any]
-    said: Mapping[int, Verdict]
+    said: Mapping[int, RuleVerdict]
     best: int | None = None
     fits: list[RuleSpec] = field(default_factory=list)
-    failed: list[Verdict] = field(default_factory=list)
+    failed: list[RuleVerdict] = field(default_factory=list)
 
     def may_take(self, priority: int) -> bool:
         return self.best is None or priority >= self.best
 
-    def take(self, rules: Iterable[Rule]) -> None:
+    def take(self, rules: Iterable[CompiledRule]) -> None:
         """``rules`` come with descending priority."""
         for rule in rules:
             if not self.may_take(rule.spec.priority):
                 break
-            verdict = self.said.get(rule.spec.id) or rule.verdict(self.context, self.arguments)
+            verdict = self.said.get(rule.spec.id) or rule.evaluate_rule(
+                self.context, self.arguments
+            )
             if verdict.fit is Fit.FAILED:
                 self.failed.append(verdict)
             elif verdict.fit is Fit.FITS:
@@ -226,90 +234,92 @@ class _Found:
 class Rules:
     """A whole policy: it decides, and it explains itself. Making one compiles every condition."""
 
-    def __init__(self, specs: Iterable[RuleSpec], default: Outcome = Outcome.ASK) -> None:
+    def __init__(self, specs: Iterable[RuleSpec], default: RuleOutcome = RuleOutcome.ASK) -> None:
         self.default = default
-        self.rules = tuple(_compiled(spec) for spec in sorted(specs, key=_by_priority))
-        self._by_scope: dict[tuple[str, int], tuple[list[Rule], list[_Block]]] = defaultdict(
-            lambda: ([], [])
+        self.rules = tuple(_compile_rule(spec) for spec in sorted(specs, key=_make_priority_key))
+        self._by_scope: dict[tuple[str, int], tuple[list[CompiledRule], list[_Block]]] = (
+            defaultdict(lambda: ([], []))
         )
-        together: dict[tuple[Any, ...], list[Rule]] = defaultdict(list)
+        together: dict[tuple[Any, ...], list[CompiledRule]] = defaultdict(list)
         for rule in self.rules:
             if rule.blockable:
                 together[rule.spec.scope].append(rule)
             else:
-                self._by_scope[_index(rule.spec)][0].append(rule)
+                self._by_scope[_find_scope_index(rule.spec)][0].append(rule)
         for rules in together.values():
-            self._by_scope[_index(rules[0].spec)][1].extend(map(_block, _slices(rules)))
+            self._by_scope[_find_scope_index(rules[0].spec)][1].extend(
+                map(_build_block, _slice_rules(rules))
+            )
         self._known: dict[tuple[Any, ...], _Concerned] = {}
 
-    def __call__(self, question: Question) -> Decision:
+    def __call__(self, question: PolicyQuestion) -> Decision:
         """The decision about one call.
 
         The rules about its agent, endpoint and tool are worked out once and remembered.
         """
-        about = self._concerned(question)
-        found = _Found(
+        about = self._find_concerned_rules(question)
+        found = _BestMatch(
             about.context(question) if about.variables else None, question.arguments, about.said
         )
         found.take(about.rules)
         for block in about.blocks:
             if found.may_take(block.top) and not _is_false(block, found.context):
                 found.take(block.rules)
-        return self._concluded(
+        return self._conclude_decision(
             found.fits, [v for v in found.failed if found.may_take(v.rule.priority)]
         )
 
-    def explain(self, question: Question) -> tuple[Verdict, ...]:
+    def explain(self, question: PolicyQuestion) -> tuple[RuleVerdict, ...]:
         """The verdict of every rule about one call, the highest priority first; "Why?", ``manage.py
         policy`` and replay show it.
         """
-        about = self._concerned(question)
+        about = self._find_concerned_rules(question)
         context: Any = about.context(question) if about.variables else None
         return tuple(
-            rule.verdict(context, question.arguments)
-            if rule.spec.id not in about.said and rule.concerns(question)
+            rule.evaluate_rule(context, question.arguments)
+            if rule.spec.id not in about.said and rule.is_in_scope(question)
             else about.said.get(rule.spec.id)
-            or Verdict(rule.spec, Fit.ELSEWHERE, _elsewhere(rule.spec, question))
+            or RuleVerdict(rule.spec, Fit.ELSEWHERE, _describe_elsewhere(rule.spec, question))
             for rule in self.rules
         )
 
-    def _concluded(self, fits: list[RuleSpec], failed: list[Verdict]) -> Decision:
-        outcome = max((spec.outcome for spec in fits), key=_strictness, default=self.default)
+    def _conclude_decision(self, fits: list[RuleSpec], failed: list[RuleVerdict]) -> Decision:
+        outcome = max((spec.outcome for spec in fits), key=_rank_strictness, default=self.default)
         alerts = tuple((v.rule.id, v.rule.name, v.why) for v in failed)
-        if failed and outcome is not Outcome.DENY:
+        if failed and outcome is not RuleOutcome.DENY:
             asking = [v.rule for v in failed] + [
-                spec for spec in fits if spec.outcome is Outcome.ASK
+                spec for spec in fits if spec.outcome is RuleOutcome.ASK
             ]
-            spec = min(asking, key=_terms_strictness)
+            spec = min(asking, key=_rank_terms_strictness)
             first = failed[0]
             reason = (
                 f"the condition of rule '{first.rule.name}' could not be evaluated: {first.why}"
             )
-            return Decision(Outcome.ASK, reason, spec.terms, spec.id, alerts)
+            return Decision(RuleOutcome.ASK, reason, spec.terms, spec.id, alerts)
         if not fits:
-            terms = DEFAULT_TERMS if outcome is Outcome.ASK else None
+            terms = DEFAULT_TERMS if outcome is RuleOutcome.ASK else None
             return Decision(outcome, "no rule matches", terms, None, alerts)
-        spec = min((spec for spec in fits if spec.outcome is outcome), key=_terms_strictness)
-        terms = spec.terms if outcome is Outcome.ASK else None
+        spec = min((spec for spec in fits if spec.outcome is outcome), key=_rank_terms_strictness)
+        terms = spec.terms if outcome is RuleOutcome.ASK else None
         return Decision(outcome, f"rule '{spec.name}'", terms, spec.id, alerts)
 
-    def _concerned(self, question: Question) -> _Concerned:
+    def _find_concerned_rules(self, question: PolicyQuestion) -> _Concerned:
         who = question.agent.slug, question.endpoint.slug, question.expert
         key = (*who, question.server.id, question.tool.id, question.row)
         known = self._known.get(key)
         if known is None or not known.is_about(question):
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            known = self._worked_out(question)
+            known = self._select_concerned_rules(question)
             self._known[key] = known
         return known
 
-    def _worked_out(self, question: Question) -> _Concerned:
+    def _select_concerned_rules(self, question: PolicyQuestion) -> _Concerned:
         """What the rules say of this agent, endpoint and tool, whatever the arguments of a call
         will be."""
-        rules, blocks = self._in_scope(question)
-        facts = _facts(question)
-        said = _said_of_all_calls(rules, facts)
+        rules, blocks = self._select_rules_in_scope(question)
+        facts = _build_fixed_facts(question)
+        said = _evaluate_fixed_rules(rules, facts)
         rules = [
             rule
             for rule in rules
@@ -318,10 +328,10 @@ class Rules:
         asked = [rule for rule in rules if not rule.fixed] + [
             rule for block in blocks for rule in block.rules
         ]
-        variables, arguments = _reads(asked)
+        variables, arguments = _list_read_inputs(asked)
         return _Concerned(
             question,
-            tuple(sorted(rules, key=lambda rule: _by_priority(rule.spec))),
+            tuple(sorted(rules, key=lambda rule: _make_priority_key(rule.spec))),
             tuple(blocks),
             said,
             facts,
@@ -329,47 +339,55 @@ class Rules:
             arguments,
         )
 
-    def _in_scope(self, question: Question) -> tuple[list[Rule], list[_Block]]:
-        indexed = [self._by_scope[key] for key in _indices(question) if key in self._by_scope]
-        rules: list[Rule] = []
+    def _select_rules_in_scope(
+        self, question: PolicyQuestion
+    ) -> tuple[list[CompiledRule], list[_Block]]:
+        indexed = [
+            self._by_scope[key] for key in _list_scope_indices(question) if key in self._by_scope
+        ]
+        rules: list[CompiledRule] = []
         blocks: list[_Block] = []
         for found, guarding in indexed:
-            rules += [rule for rule in found if rule.concerns(question)]
-            blocks += [block for block in guarding if block.rules[0].concerns(question)]
+            rules += [rule for rule in found if rule.is_in_scope(question)]
+            blocks += [block for block in guarding if block.rules[0].is_in_scope(question)]
         return rules, blocks
 
 
-def _said_of_all_calls(rules: Sequence[Rule], facts: Mapping[str, Any]) -> dict[int, Verdict]:
+def _evaluate_fixed_rules(
+    rules: Sequence[CompiledRule], facts: Mapping[str, Any]
+) -> dict[int, RuleVerdict]:
     """Verdicts, by rule, of those that read nothing of a call's arguments."""
     fixed = [rule for rule in rules if rule.fixed]
-    context = _context(facts) if any(rule.condition for rule in fixed) else None
-    return {rule.spec.id: rule.verdict(context, {}) for rule in fixed}
+    context = _build_context(facts) if any(rule.condition for rule in fixed) else None
+    return {rule.spec.id: rule.evaluate_rule(context, {}) for rule in fixed}
 
 
-def _compiled(spec: RuleSpec) -> Rule:
+def _compile_rule(spec: RuleSpec) -> CompiledRule:
     """A condition that was valid when saved but is not now must not keep the others from
     counting."""
     try:
-        return Rule(spec, compile_condition(spec.condition) if spec.condition.strip() else None)
+        return CompiledRule(
+            spec, compile_condition(spec.condition) if spec.condition.strip() else None
+        )
     except ConditionInvalid as error:
-        return Rule(spec, None, error.message)
+        return CompiledRule(spec, None, error.message)
 
 
-def _context(facts: Mapping[str, Any]) -> Any:
+def _build_context(facts: Mapping[str, Any]) -> Any:
     """The facts as CEL takes them, or the ConditionFailed that they cause."""
     try:
-        return context_of(facts)
+        return build_context(facts)
     except ConditionFailed as error:
         return error
 
 
-def _slices(rules: Sequence[Rule]) -> Iterable[Sequence[Rule]]:
+def _slice_rules(rules: Sequence[CompiledRule]) -> Iterable[Sequence[CompiledRule]]:
     return (rules[start : start + _BLOCK] for start in range(0, len(rules), _BLOCK))
 
 
-def _block(rules: Sequence[Rule]) -> _Block:
+def _build_block(rules: Sequence[CompiledRule]) -> _Block:
     conditions = [rule.condition for rule in rules if rule.condition is not None]
-    return _Block(rules[0].spec.priority, tuple(rules), joined(conditions))
+    return _Block(rules[0].spec.priority, tuple(rules), join_conditions(conditions))
 
 
 def _is_false(block: _Block, context: Any) -> bool:
@@ -379,7 +397,9 @@ def _is_false(block: _Block, context: Any) -> bool:
         return False
 
 
-def _reads(rules: Iterable[Rule]) -> tuple[frozenset[str], frozenset[str] | None]:
+def _list_read_inputs(
+    rules: Iterable[CompiledRule],
+) -> tuple[frozenset[str], frozenset[str] | None]:
     """Variables and arguments that the conditions of these rules read; None: all arguments."""
     conditions = [rule.condition for rule in rules if rule.condition is not None]
     variables = frozenset().union(*(c.variables for c in conditions))
@@ -388,26 +408,26 @@ def _reads(rules: Iterable[Rule]) -> tuple[frozenset[str], frozenset[str] | None
     return variables, frozenset().union(*(c.arguments or () for c in conditions))
 
 
-def _index(spec: RuleSpec) -> tuple[str, int]:
+def _find_scope_index(spec: RuleSpec) -> tuple[str, int]:
     if spec.tool_id is not None:
         return "tool", spec.tool_id
     return ("server", spec.server_id) if spec.server_id is not None else ("any", 0)
 
 
-def _indices(question: Question) -> tuple[tuple[str, int], ...]:
+def _list_scope_indices(question: PolicyQuestion) -> tuple[tuple[str, int], ...]:
     tools = {question.tool.id, question.row or question.tool.id}
     return *(("tool", key) for key in tools), ("server", question.server.id), ("any", 0)
 
 
-def _by_priority(spec: RuleSpec) -> tuple[int, str, int]:
+def _make_priority_key(spec: RuleSpec) -> tuple[int, str, int]:
     return -spec.priority, spec.name, spec.id
 
 
-def _strictness(outcome: Outcome) -> int:
+def _rank_strictness(outcome: RuleOutcome) -> int:
     return outcome.strictness
 
 
-def _terms_strictness(spec: RuleSpec) -> tuple[Any, ...]:
+def _rank_terms_strictness(spec: RuleSpec) -> tuple[Any, ...]:
     """Smallest first: more people, not the requester himself, named people, less time."""
     return (
         -spec.quorum,
@@ -419,11 +439,11 @@ def _terms_strictness(spec: RuleSpec) -> tuple[Any, ...]:
     )
 
 
-def _facts(question: Question) -> dict[str, Any]:
+def _build_fixed_facts(question: PolicyQuestion) -> dict[str, Any]:
     """What conditions may read and what stays the same from call to call."""
     tool = question.tool
     server = question.server
-    risk = risk_of(question.tool)
+    risk = assess_risk(question.tool)
     return {
         "tool": {
             "kind": tool.kind,
@@ -439,17 +459,17 @@ def _facts(question: Question) -> dict[str, Any]:
     }
 
 
-def _call(question: Question) -> dict[str, Any]:
+def _build_call_facts(question: PolicyQuestion) -> dict[str, Any]:
     return {
         "endpoint": question.endpoint.slug,
         "origin": question.origin,
         "host": question.host,
         "expert": question.expert,
-        **moment(question.now),
+        **describe_moment(question.now),
     }
 
 
-def _elsewhere(spec: RuleSpec, question: Question) -> str:
+def _describe_elsewhere(spec: RuleSpec, question: PolicyQuestion) -> str:
     if spec.tool_id is not None and spec.tool_id != question.tool.id:
         return "another tool"
     if spec.server_id is not None and spec.server_id != question.server.id:

@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.installs.mcpb import FOLDER, SETTING, Manifest, Setting
-from mcpregistry.domain.registry.ways import Input, Slot, Way
+from mcpregistry.domain.registry.install_options import InstallInput, InstallOption, InstallSlot
 
 
-def way_of(manifest: Manifest, folder: str) -> Way:
+def build_bundle_option(manifest: Manifest, folder: str) -> InstallOption:
     """The bundle in ``folder``: slots for its environment and for the words behind its fixed ones.
 
     Raises ConfigInvalid where a secret would stand on its command line.
     """
-    inputs = {each.key: _input(each) for each in manifest.settings}
+    inputs = {each.key: _read_input(each) for each in manifest.settings}
     rest = manifest.words[len(manifest.fixed) :]
     if any(inputs[key].secret for word in rest for key in SETTING.findall(word)):
         raise ConfigInvalid(
@@ -23,16 +23,21 @@ def way_of(manifest: Manifest, folder: str) -> Way:
             remedy="Report it to the developers of the bundle, or choose another install option.",
         )
     slots = [
-        _slot("environment", name, value, inputs, folder) for name, value in manifest.env.items()
+        _build_slot("environment", name, value, inputs, folder)
+        for name, value in manifest.env.items()
     ]
-    return Way(
-        "mcpb", "stdio", manifest.name, manifest.version, (*slots, *_words(rest, inputs, folder))
+    return InstallOption(
+        "mcpb",
+        "stdio",
+        manifest.name,
+        manifest.version,
+        (*slots, *_build_argument_slots(rest, inputs, folder)),
     )
 
 
-def _input(setting: Setting) -> Input:
+def _read_input(setting: Setting) -> InstallInput:
     choices = ("true", "false") if setting.kind == "boolean" else ()
-    return Input(
+    return InstallInput(
         place="setting",
         name=setting.key,
         description=setting.description or setting.title,
@@ -45,22 +50,26 @@ def _input(setting: Setting) -> Input:
     )
 
 
-def _words(words: Iterable[str], inputs: dict[str, Input], folder: str) -> Iterable[Slot]:
+def _build_argument_slots(
+    words: Iterable[str], inputs: dict[str, InstallInput], folder: str
+) -> Iterable[InstallSlot]:
     """An option before a word that a person may leave empty goes with it."""
     waiting: list[str] = []
     for word in words:
         if word.startswith("-") and not SETTING.search(word):
-            yield from (_slot("argument", "", each, inputs, folder) for each in waiting)
+            yield from (_build_slot("argument", "", each, inputs, folder) for each in waiting)
             waiting = [word]
             continue
         option = waiting.pop() if waiting and SETTING.search(word) else ""
-        yield from (_slot("argument", "", each, inputs, folder) for each in waiting)
+        yield from (_build_slot("argument", "", each, inputs, folder) for each in waiting)
         waiting = []
-        yield _slot("argument", option, word, inputs, folder)
-    yield from (_slot("argument", "", each, inputs, folder) for each in waiting)
+        yield _build_slot("argument", option, word, inputs, folder)
+    yield from (_build_slot("argument", "", each, inputs, folder) for each in waiting)
 
 
-def _slot(place: str, name: str, text: str, inputs: dict[str, Input], folder: str) -> Slot:
+def _build_slot(
+    place: str, name: str, text: str, inputs: dict[str, InstallInput], folder: str
+) -> InstallSlot:
     used = tuple(inputs[key] for key in dict.fromkeys(SETTING.findall(text)))
     written = SETTING.sub(lambda match: "{" + match[1] + "}", text.replace(FOLDER, folder))
-    return Slot(place, name, used, written)
+    return InstallSlot(place, name, used, written)

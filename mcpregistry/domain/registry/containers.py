@@ -15,7 +15,7 @@ from typing import Any
 
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.text.canonical import clean_text
 
 KIND = "oci"
 _IMAGE = re.compile(
@@ -88,7 +88,7 @@ class Image:
         return f"{self.schemes[-1]}://{_HUB if self.host == 'docker.io' else self.host}"
 
 
-def tagged(identifier: str) -> Image | None:
+def find_tagged_image(identifier: str) -> Image | None:
     """Where to ask for the digest of its tag; None for what has a digest already. Raises
     ConfigInvalid as ``check_image``."""
     if check_image(identifier):
@@ -107,14 +107,14 @@ def check_image(identifier: str) -> str:
     found = _IMAGE.fullmatch(identifier)
     if found is None or len(identifier) > 500:
         raise ConfigInvalid(
-            error_texts.not_valid(
-                plain(identifier, 100), "a full image name that includes the registry"
+            error_texts.say_not_valid(
+                clean_text(identifier, 100), "a full image name that includes the registry"
             )
         )
     return found["digest"] or ""
 
 
-def environment(
+def iterate_named_variables(
     runtime: Iterable[Mapping[str, Any]], variables: Iterable[Mapping[str, Any]]
 ) -> Iterator[Mapping[str, Any]]:
     """The variables that the entry names, those of ``-e`` among them. Raises ConfigInvalid for
@@ -128,19 +128,19 @@ def environment(
             name, equals, rest = str(each.get("value") or "").partition("=")
             found.append({**each, "name": name, **({"value": rest} if equals else {"value": None})})
         elif each.get("isRequired") is True:
-            word = plain(str(each.get("name") or each.get("value") or "without a name"), 60)
+            word = clean_text(str(each.get("name") or each.get("value") or "without a name"), 60)
             raise ConfigInvalid(
                 f"The image needs the container option {word}, which would give it access to this machine."
             )
     for each in found:
         if _OF_THE_CLIENT.fullmatch(str(each.get("name") or "")):
             raise ConfigInvalid(
-                f"The variable {plain(str(each['name']), 60)} would control the container program itself."
+                f"The variable {clean_text(str(each['name']), 60)} would control the container program itself."
             )
         yield each
 
 
-def started(command: Sequence[str]) -> tuple[str, str] | None:
+def find_started_image(command: Sequence[str]) -> tuple[str, str] | None:
     """(name, digest) of the image that a command of ours starts; None for every other command."""
     for word in command[1:] if command[1:2] == ["run"] else ():
         found = _IMAGE.fullmatch(word)
@@ -149,7 +149,7 @@ def started(command: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
-def name_of(identifier: str) -> str:
+def parse_image_name(identifier: str) -> str:
     """Its name without tag and digest. Raises ConfigInvalid as ``check_image``."""
     check_image(identifier)
     found = _IMAGE.fullmatch(identifier)
@@ -157,9 +157,9 @@ def name_of(identifier: str) -> str:
     return found["name"]
 
 
-def with_digest(command: Sequence[str], digest: str) -> list[str]:
+def replace_digest(command: Sequence[str], digest: str) -> list[str]:
     """The same command, with another digest of its image."""
-    image = started(command)
+    image = find_started_image(command)
     assert image
     name, before = image
     return [
@@ -168,7 +168,7 @@ def with_digest(command: Sequence[str], digest: str) -> list[str]:
     ]
 
 
-def command(
+def build_run_command(
     program: str,
     identifier: str,
     asked: Mapping[str, str],

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from mcpregistry.domain.text.canonical import canonical, plain
+from mcpregistry.domain.text.canonical import clean_text, encode_canonical_json
 
 MOST_ENTRY_BYTES = 64 * 1024
 MOST_KINDS = 8
@@ -37,7 +37,7 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RegistryListing:
     """One version of one server. ``document``: its server.json as canonical JSON.
 
     Which version is the newest the registry says as well, but not always again when that changes:
@@ -60,60 +60,60 @@ class Entry:
         return hashlib.sha256(self.document.encode()).hexdigest()
 
 
-def read(item: object) -> Entry:
+def read(item: object) -> RegistryListing:
     """An element of ``servers`` in a list. Raises Unreadable."""
     if not isinstance(item, dict) or not isinstance(server := item.get("server"), dict):
         raise Unreadable("it is not an entry with a 'server'")
     try:
-        document = canonical(server)
+        document = encode_canonical_json(server)
     except ValueError as error:
         raise Unreadable(
             "it contains numbers that are too large, or is nested too deeply"
         ) from error
     if len(document.encode()) > MOST_ENTRY_BYTES:
         raise Unreadable("it is longer than 64 KiB")
-    packages = _listed(server, "packages")
-    remotes = _listed(server, "remotes")
+    packages = _read_object_list(server, "packages")
+    remotes = _read_object_list(server, "remotes")
     if "version_detail" in server or any("registry_name" in each for each in packages):
         raise Unreadable("it has the format that was used before September 2025")
     meta = item.get("_meta")
     said = meta.get(OFFICIAL) if isinstance(meta, dict) else None
     said = said if isinstance(said, dict) else {}
-    return Entry(
-        name=_name(server),
-        version=_version(server.get("version")),
-        title=_text(server, "title", 200),
-        description=_text(server, "description", 1_000),
-        status=_status(said.get("status")),
-        status_message=plain(str(said.get("statusMessage") or ""), 500),
-        published_at=_time(said.get("publishedAt")),
-        updated_at=_time(said.get("updatedAt")),
-        kinds=_kinds(packages, remotes),
+    return RegistryListing(
+        name=_read_name(server),
+        version=_read_version(server.get("version")),
+        title=_read_text(server, "title", 200),
+        description=_read_text(server, "description", 1_000),
+        status=_read_status(said.get("status")),
+        status_message=clean_text(str(said.get("statusMessage") or ""), 500),
+        published_at=_read_time(said.get("publishedAt")),
+        updated_at=_read_time(said.get("updatedAt")),
+        kinds=_list_package_kinds(packages, remotes),
         document=document,
     )
 
 
-def _name(server: Mapping[str, Any]) -> str:
+def _read_name(server: Mapping[str, Any]) -> str:
     name = server.get("name")
     if not isinstance(name, str) or not 3 <= len(name) <= 200 or not _NAME.fullmatch(name):
         raise Unreadable("its name does not have the form 'namespace/name'")
     return name
 
 
-def _version(version: object) -> str:
+def _read_version(version: object) -> str:
     if not isinstance(version, str) or version == "latest" or not _VERSION.fullmatch(version):
         raise Unreadable("its version is not exact")
     return version
 
 
-def _text(server: Mapping[str, Any], key: str, most: int) -> str:
+def _read_text(server: Mapping[str, Any], key: str, most: int) -> str:
     value = server.get(key) or ""
     if not isinstance(value, str):
         raise Unreadable(f"its {key} is not a text")
-    return plain(value, most)
+    return clean_text(value, most)
 
 
-def _status(word: object) -> Status:
+def _read_status(word: object) -> Status:
     if word is None:
         return Status.ACTIVE  # sub-registries may say nothing
     if word not in ("active", "deprecated", "deleted"):
@@ -121,7 +121,7 @@ def _status(word: object) -> Status:
     return Status(word)
 
 
-def _time(text: object) -> datetime | None:
+def _read_time(text: object) -> datetime | None:
     """The moment in UTC; None for what is none, or lies where no database can follow."""
     if not isinstance(text, str):
         return None
@@ -133,14 +133,16 @@ def _time(text: object) -> datetime | None:
     return at if 2000 <= at.year < 3000 else None
 
 
-def _listed(server: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+def _read_object_list(server: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     listed = server.get(key) or []
     if not isinstance(listed, list):
         raise Unreadable(f"its {key} are not a list")
     return [each for each in listed if isinstance(each, dict)]
 
 
-def _kinds(packages: list[dict[str, Any]], remotes: list[dict[str, Any]]) -> tuple[str, ...]:
+def _list_package_kinds(
+    packages: list[dict[str, Any]], remotes: list[dict[str, Any]]
+) -> tuple[str, ...]:
     """Of which kinds its packages are, and ``remote``; kinds that this site does not install are
     there as well."""
     said = (each.get("registryType") for each in packages)

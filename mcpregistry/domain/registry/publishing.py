@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mcpregistry.domain.registry.entries import OFFICIAL
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.text.canonical import clean_text
 
 SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
 # characters, by the schema
@@ -25,7 +25,7 @@ _LABEL = re.compile(r"[a-z0-9-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PublishedServer:
     """A server behind an endpoint: how many of its approved tools the one who asks gets there."""
 
     slug: str
@@ -43,7 +43,7 @@ class Published:
     revision: int
     created_at: datetime
     changed_at: datetime
-    servers: tuple[Held, ...] = ()
+    servers: tuple[PublishedServer, ...] = ()
 
     @property
     def version(self) -> str:
@@ -51,7 +51,7 @@ class Published:
         return f"1.{self.revision}.0"
 
 
-def namespace(site_url: str) -> str:
+def build_namespace(site_url: str) -> str:
     """The site's host, backwards (``com.example.tools``); ``local`` and its words for a machine
     without a public name."""
     host = (urlsplit(site_url).hostname or "").lower()
@@ -63,12 +63,12 @@ def namespace(site_url: str) -> str:
     return "local." + re.sub(r"[^0-9a-f]+", "-", host).strip("-")
 
 
-def name_of(slug: str, site_url: str) -> str:
+def build_entry_name(slug: str, site_url: str) -> str:
     """The entry's name."""
-    return f"{namespace(site_url)}/{slug}"
+    return f"{build_namespace(site_url)}/{slug}"
 
 
-def entry_of(endpoint: Published, site_url: str) -> dict[str, Any]:
+def build_registry_entry(endpoint: Published, site_url: str) -> dict[str, Any]:
     """One element of ``servers``, as the API's lists have it."""
     token = {"description": "Token of an agent of this site.", "isRequired": True, "isSecret": True}
     header = {
@@ -79,14 +79,14 @@ def entry_of(endpoint: Published, site_url: str) -> dict[str, Any]:
         "variables": {"token": token},
     }
     host = urlsplit(site_url).hostname or "this site"
-    title = plain(endpoint.title or endpoint.slug, _TITLE)
+    title = clean_text(endpoint.title or endpoint.slug, _TITLE)
     return {
         "server": {
             "$schema": SCHEMA,
-            "name": name_of(endpoint.slug, site_url),
+            "name": build_entry_name(endpoint.slug, site_url),
             "version": endpoint.version,
             "title": title,
-            "description": plain(f"Approved tools of {host}: {title}", _DESCRIPTION),
+            "description": clean_text(f"Approved tools of {host}: {title}", _DESCRIPTION),
             "remotes": [
                 {
                     "type": "streamable-http",
@@ -99,11 +99,15 @@ def entry_of(endpoint: Published, site_url: str) -> dict[str, Any]:
             OFFICIAL: {
                 "status": "active",
                 "isLatest": True,
-                "publishedAt": _time(endpoint.created_at),
-                "updatedAt": _time(endpoint.changed_at),
+                "publishedAt": _format_time(endpoint.created_at),
+                "updatedAt": _format_time(endpoint.changed_at),
             },
             **(
-                {f"{namespace(site_url)}/servers": [_held(each) for each in endpoint.servers]}
+                {
+                    f"{build_namespace(site_url)}/servers": [
+                        _describe_server(each) for each in endpoint.servers
+                    ]
+                }
                 if endpoint.servers
                 else {}
             ),
@@ -111,9 +115,9 @@ def entry_of(endpoint: Published, site_url: str) -> dict[str, Any]:
     }
 
 
-def _held(server: Held) -> dict[str, Any]:
-    return {"name": server.slug, "title": plain(server.title, _TITLE), "tools": server.tools}
+def _describe_server(server: PublishedServer) -> dict[str, Any]:
+    return {"name": server.slug, "title": clean_text(server.title, _TITLE), "tools": server.tools}
 
 
-def _time(at: datetime) -> str:
+def _format_time(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -3,8 +3,8 @@ checked.
 
 A validator visits the same place of a value once for every way that a schema leads there. Branches
 that lead twice to the same place (``anyOf`` of two references) double the visits with every step,
-so a schema of one kilobyte can keep a process busy for years. ``visits`` is an upper bound of how
-often the places along one path of a value are visited. A place is in an object or in an array,
+so a schema of one kilobyte can keep a process busy for years. ``count_visits`` is an upper bound of
+how often the places along one path of a value are visited. A place is in an object or in an array,
 never both, so ways through them are counted apart: a recursive "any JSON" schema stays cheap.
 """
 
@@ -53,7 +53,7 @@ class _Node:
     visits: int = 1  # on the level below
 
 
-def visits(schema: Mapping[str, Any]) -> list[int]:
+def count_visits(schema: Mapping[str, Any]) -> list[int]:
     """An upper bound of visits for each depth of the value, from 0.
 
     The list ends where nothing changes any more, at 64 levels, or at ``LIMIT``. Raises
@@ -72,10 +72,10 @@ def visits(schema: Mapping[str, Any]) -> list[int]:
 class _Graph:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._document = schema
-        self._anchors = _anchors(schema)
+        self._anchors = _collect_anchors(schema)
         self._nodes: dict[int, _Node] = {}
         self._waiting: list[tuple[_Node, Mapping[str, Any]]] = []
-        self.root = self._node(schema)
+        self.root = self._add_node(schema)
         while self._waiting:
             self._fill(*self._waiting.pop())
         self._order: list[_Node] = []
@@ -98,7 +98,7 @@ class _Graph:
             node.visits = max(node.object_visits, node.array_visits)
         return before != [node.visits for node in self._order]
 
-    def _node(self, schema: Mapping[str, Any]) -> _Node:
+    def _add_node(self, schema: Mapping[str, Any]) -> _Node:
         found = self._nodes.get(id(schema))
         if found is None:
             found = _Node()
@@ -112,16 +112,16 @@ class _Graph:
             if place is not None:
                 into: list[_Node] = getattr(node, place)
                 into += [
-                    self._node(inner)
-                    for inner in self._parts(word, part)
+                    self._add_node(inner)
+                    for inner in self._iterate_parts(word, part)
                     if isinstance(inner, Mapping)
                 ]
         # These look at everything beside them once more.
         node.times = 2 if "unevaluatedProperties" in schema or "unevaluatedItems" in schema else 1
 
-    def _parts(self, word: str, part: Any) -> Iterable[object]:
+    def _iterate_parts(self, word: str, part: Any) -> Iterable[object]:
         if word in _REFERENCES:
-            return self._targets(part)
+            return self._find_targets(part)
         if word in _MAPS:
             return part.values() if isinstance(part, Mapping) else ()
         return part if isinstance(part, list) else (part,)
@@ -145,20 +145,20 @@ class _Graph:
                 self._order.append(node)
                 waiting.pop()
 
-    def _targets(self, reference: object) -> list[Any]:
+    def _find_targets(self, reference: object) -> list[Any]:
         if not isinstance(reference, str):
             return []
         if not reference.startswith("#"):
             raise TooTangled(f"it refers to another document ({reference[:100]})")
         name = unquote(reference[1:])
         return (
-            [_pointed(self._document, name)]
+            [_resolve_pointer(self._document, name)]
             if not name or name[0] == "/"
             else self._anchors.get(name, [])
         )
 
 
-def _anchors(schema: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _collect_anchors(schema: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Named places. Raises TooTangled for a document within the document: there "#" means another
     one."""
     found: dict[str, list[Any]] = {}
@@ -178,7 +178,7 @@ def _anchors(schema: Mapping[str, Any]) -> dict[str, list[Any]]:
     return found
 
 
-def _pointed(document: Any, pointer: str) -> Any:
+def _resolve_pointer(document: Any, pointer: str) -> Any:
     """RFC 6901; None where there is nothing, which the validator will refuse."""
     for written in pointer.split("/")[1:]:
         step = written.replace("~1", "/").replace("~0", "~")

@@ -36,7 +36,7 @@ class Field:
     expects: str = ""
 
 
-def fields_of(schema: Mapping[str, Any]) -> list[Field]:
+def list_fields(schema: Mapping[str, Any]) -> list[Field]:
     """The arguments that the schema names, the required ones first. What is nested is one field,
     for JSON."""
     named = schema.get("properties")
@@ -49,13 +49,13 @@ def fields_of(schema: Mapping[str, Any]) -> list[Field]:
         else set()
     )
     found = [
-        _field(str(name), said, str(name) in wanted)
+        _build_field(str(name), said, str(name) in wanted)
         for name, said in list(named.items())[:MOST_FIELDS]
     ]
     return sorted(found, key=lambda field: not field.required)
 
 
-def typed(field: Field, text: str) -> Any:
+def parse_field_text(field: Field, text: str) -> Any:
     """The value of what was typed into the field; raises ValueError, with a sentence, where it is
     none of its kind."""
     if field.kind == "text":
@@ -73,17 +73,17 @@ def _refuse(name: str) -> None:
     raise ValueError(name)
 
 
-def _field(name: str, said: object, required: bool) -> Field:
-    given: Mapping[str, Any] = _without_null(said) if isinstance(said, Mapping) else {}
+def _build_field(name: str, said: object, required: bool) -> Field:
+    given: Mapping[str, Any] = _drop_null_option(said) if isinstance(said, Mapping) else {}
     about = given.get("description")
-    kind, choices, expects = _kind(given)
-    default = _default(kind, given)
+    kind, choices, expects = _find_field_kind(given)
+    default = _format_default(kind, given)
     return Field(
         name, kind, required, about if isinstance(about, str) else "", default, choices, expects
     )
 
 
-def _without_null(said: Mapping[str, Any]) -> Mapping[str, Any]:
+def _drop_null_option(said: Mapping[str, Any]) -> Mapping[str, Any]:
     """Of "this, or null", which many servers write for what may be left out, this."""
     for word in ("anyOf", "oneOf"):
         ways = said.get(word)
@@ -93,7 +93,7 @@ def _without_null(said: Mapping[str, Any]) -> Mapping[str, Any]:
     return said
 
 
-def _kind(given: Mapping[str, Any]) -> tuple[Kind, tuple[str, ...], str]:
+def _find_field_kind(given: Mapping[str, Any]) -> tuple[Kind, tuple[str, ...], str]:
     listed = [given["const"]] if "const" in given else given.get("enum")
     if isinstance(listed, list) and 0 < len(listed) <= MOST_CHOICES:
         return "choice", tuple(json.dumps(value, ensure_ascii=False) for value in listed), ""
@@ -106,7 +106,7 @@ def _kind(given: Mapping[str, Any]) -> tuple[Kind, tuple[str, ...], str]:
     return "json", (), f"JSON: {kind}"[:40] if isinstance(kind, str) else "JSON"
 
 
-def _default(kind: Kind, given: Mapping[str, Any]) -> str:
+def _format_default(kind: Kind, given: Mapping[str, Any]) -> str:
     if "const" in given:
         return json.dumps(given["const"], ensure_ascii=False)
     if "default" not in given or given["default"] is None:

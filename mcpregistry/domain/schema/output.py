@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.schema.validation import broken
+from mcpregistry.domain.schema.validation import list_broken_schema_paths
 
 # of a result; the check holds the event loop, and walking so many takes a few milliseconds
 _MOST_PLACES = 20_000
 
 
-def output_warning(definition: Mapping[str, Any], result: Mapping[str, Any] | None) -> str:
+def check_output(definition: Mapping[str, Any], result: Mapping[str, Any] | None) -> str:
     """What to tell people of a successful result, in a sentence; empty when it keeps its promise,
     or none was made.
 
@@ -34,7 +34,7 @@ def output_warning(definition: Mapping[str, Any], result: Mapping[str, Any] | No
     if _is_large(content):
         return "The result is too large to be checked against the tool's approved output schema."
     try:
-        places = broken(schema, content)
+        places = list_broken_schema_paths(schema, content)
     except SlipsnisseError:
         return "The result could not be checked: the tool's approved output schema is unusable, or the check would take too long."
     return (

@@ -90,14 +90,14 @@ class Repaired:
 def repair_schema(schema: Mapping[str, Any]) -> Repaired:
     """Return the schema as validators accept it; the very same where nothing had to be changed."""
     work = _Work(schema)
-    fixed, _ = work.node(schema, "")
+    fixed, _ = work.repair_node(schema, "")
     return Repaired(fixed, work.remarks)
 
 
 @dataclass(slots=True)
 class _Work:
-    """One schema. ``node`` returns a subschema as it should be, and whether it demands less than
-    before."""
+    """One schema. ``repair_node`` returns a subschema as it should be, and whether it demands less
+    than before."""
 
     root: Mapping[str, Any]
     remarks: list[str] = field(default_factory=list)
@@ -117,7 +117,7 @@ class _Work:
         if len(self.remarks) < MOST_REMARKS:
             self.remarks.append(f"{place or '/'}: {what}"[:200])
 
-    def node(self, schema: Any, place: str) -> tuple[Any, bool]:
+    def repair_node(self, schema: Any, place: str) -> tuple[Any, bool]:
         """Repair a subschema at this place (a JSON pointer)."""
         if isinstance(schema, bool):
             return schema, False
@@ -128,12 +128,12 @@ class _Work:
         if nested:
             self._bases.append(schema)
         try:
-            return self._keywords(schema, place)
+            return self._repair_keywords(schema, place)
         finally:
             if nested:
                 self._bases.pop()
 
-    def _keywords(self, schema: Mapping[str, Any], place: str) -> tuple[Any, bool]:
+    def _repair_keywords(self, schema: Mapping[str, Any], place: str) -> tuple[Any, bool]:
         found: Schema = {}
         looser = False
         for word, value in schema.items():
@@ -198,11 +198,11 @@ class _Work:
             found["required"] = [*known, *new]
             self.say(f"{place}/required", "moved from the properties to their object")
 
-    def target(self, reference: str) -> str | None:
+    def rewrite_reference(self, reference: str) -> str | None:
         """Return the reference as it should be written; None where it leads nowhere that we
         know."""
         if reference.startswith("#"):
-            return self._inner(reference)
+            return self._find_inner_target(reference)
         if self._ids is None:
             self._ids = {}
             _find_ids(self.root, "#", self._ids)
@@ -210,23 +210,23 @@ class _Work:
         start = self._ids.get(document)
         if start is None:
             return None
-        return self._inner(f"{start}{fragment}" if fragment else start)
+        return self._find_inner_target(f"{start}{fragment}" if fragment else start)
 
-    def _inner(self, reference: str) -> str | None:
+    def _find_inner_target(self, reference: str) -> str | None:
         name = unquote(reference[1:])
         if not name.startswith("/"):
             return reference if not name or _has_anchor(self.root, name) else None
         if self._bases:
             inner = self._bases[-1]
-            if _leads_somewhere(inner, name):
+            if _is_resolvable(inner, name):
                 if self._ids is None:
                     self._ids = {}
                     _find_ids(self.root, "#", self._ids)
                 return f"{self._ids.get(inner['$id'], '#')}{reference[1:]}"
-        if _leads_somewhere(self.root, name):
+        if _is_resolvable(self.root, name):
             return reference
         for word, other in (("/definitions/", "/$defs/"), ("/$defs/", "/definitions/")):
-            if name.startswith(word) and _leads_somewhere(
+            if name.startswith(word) and _is_resolvable(
                 self.root, moved := other + name.removeprefix(word)
             ):
                 return f"#{moved}"
@@ -237,7 +237,7 @@ _DROPPED = object()
 _Repair = Callable[[_Work, str, Any, Mapping[str, Any], str], tuple[Any, bool]]
 
 
-def _drop(work: _Work, word: str, place: str, why: str) -> tuple[Any, bool]:
+def _drop_value(work: _Work, word: str, place: str, why: str) -> tuple[Any, bool]:
     work.say(f"{place}/{word}", why)
     return _DROPPED, True
 
@@ -248,7 +248,7 @@ def _repair_map(
     if not isinstance(value, Mapping):
         if value is None or value == []:  # how Go and PHP write an empty map
             return {}, False
-        return _drop(work, word, place, "not an object; left out")
+        return _drop_value(work, word, place, "not an object; left out")
     fixed = {}
     looser = False
     for name, inner in value.items():
@@ -256,7 +256,7 @@ def _repair_map(
             work.say(f"{place}/{word}", "not a valid pattern; left out")
             looser = True
             continue
-        fixed[name], less = work.node(inner, f"{place}/{word}/{name}")
+        fixed[name], less = work.repair_node(inner, f"{place}/{word}/{name}")
         looser |= less
     same = len(fixed) == len(value) and all(fixed[name] is inner for name, inner in value.items())
     return (value if same else fixed), looser
@@ -270,9 +270,9 @@ def _repair_one(
     # a tuple of draft-07, which 2020-12 calls prefixItems
     if word == "items" and isinstance(value, list):
         return _repair_list(work, word, value, schema, place)
-    fixed, less = work.node(value, f"{place}/{word}")
+    fixed, less = work.repair_node(value, f"{place}/{word}")
     if less and word in _DEMANDS_MORE_IF_LESS:
-        return _drop(work, word, place, "cannot be checked; left out")
+        return _drop_value(work, word, place, "cannot be checked; left out")
     return fixed, less
 
 
@@ -282,11 +282,13 @@ def _repair_list(
     if value is None or value == []:
         return _DROPPED, False
     if not isinstance(value, list):
-        return _drop(work, word, place, "not a list; left out")
-    fixed = [work.node(inner, f"{place}/{word}/{number}") for number, inner in enumerate(value)]
+        return _drop_value(work, word, place, "not a list; left out")
+    fixed = [
+        work.repair_node(inner, f"{place}/{word}/{number}") for number, inner in enumerate(value)
+    ]
     looser = any(less for _, less in fixed)
     if looser and word in _DEMANDS_MORE_IF_LESS:
-        return _drop(work, word, place, "cannot be checked; left out")
+        return _drop_value(work, word, place, "cannot be checked; left out")
     same = all(new is old for (new, _), old in zip(fixed, value, strict=True))
     return (value if same else [new for new, _ in fixed]), looser
 
@@ -317,7 +319,7 @@ def _repair_required(
         return _DROPPED, False
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list):
-        return _drop(work, word, place, "not a list; left out")
+        return _drop_value(work, word, place, "not a list; left out")
     names = list(dict.fromkeys(each for each in listed if isinstance(each, str)))
     return (value if names == value else names), False
 
@@ -330,7 +332,7 @@ def _repair_enum(
     return (
         (value, False)
         if isinstance(value, list)
-        else _drop(work, word, place, "not a list; left out")
+        else _drop_value(work, word, place, "not a list; left out")
     )
 
 
@@ -341,7 +343,7 @@ def _repair_number(
         return _DROPPED, False
     if isinstance(value, int | float) and (word != "multipleOf" or value > 0):
         return value, False
-    return _drop(work, word, place, "not a valid number; left out")
+    return _drop_value(work, word, place, "not a valid number; left out")
 
 
 def _repair_count(
@@ -352,7 +354,7 @@ def _repair_count(
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if whole and not isinstance(value, bool) and value >= 0:
         return value, False
-    return _drop(work, word, place, "not a valid count; left out")
+    return _drop_value(work, word, place, "not a valid count; left out")
 
 
 def _repair_text(
@@ -361,7 +363,7 @@ def _repair_text(
     if not isinstance(value, str):
         return _DROPPED, False
     if word == "pattern" and not _is_pattern(value):
-        return _drop(work, word, place, "not a valid pattern; left out")
+        return _drop_value(work, word, place, "not a valid pattern; left out")
     return value, False
 
 
@@ -374,9 +376,11 @@ def _repair_switch(
 def _repair_reference(
     work: _Work, word: str, value: Any, _: Mapping[str, Any], place: str
 ) -> tuple[Any, bool]:
-    target = work.target(value) if isinstance(value, str) else None
+    target = work.rewrite_reference(value) if isinstance(value, str) else None
     if target is None:
-        return _drop(work, word, place, f"leads nowhere ({str(value)[:60]}); any value is accepted")
+        return _drop_value(
+            work, word, place, f"leads nowhere ({str(value)[:60]}); any value is accepted"
+        )
     if target != value:
         work.say(f"{place}/{word}", f"corrected to {target[:60]}")
         return target, False
@@ -393,7 +397,7 @@ def _repair_dependencies(
         if isinstance(said, list) and all(isinstance(each, str) for each in said):
             fixed[name] = said if len(set(said)) == len(said) else list(dict.fromkeys(said))
         elif word == "dependencies" and isinstance(said, Mapping | bool):
-            fixed[name] = work.node(said, f"{place}/{word}/{name}")[0]
+            fixed[name] = work.repair_node(said, f"{place}/{word}/{name}")[0]
     same = len(fixed) == len(value) and all(fixed[name] is said for name, said in value.items())
     return (value if same else fixed), not same
 
@@ -436,7 +440,9 @@ def _find_ids(node: Any, place: str, found: dict[str, str]) -> None:
         if isinstance(inner, Mapping):
             if isinstance(inner.get("$id"), str):
                 found.setdefault(inner["$id"], at)
-            waiting += [(value, f"{at}/{_escaped(str(name))}") for name, value in inner.items()]
+            waiting += [
+                (value, f"{at}/{_escape_pointer_token(str(name))}") for name, value in inner.items()
+            ]
         elif isinstance(inner, list):
             waiting += [(value, f"{at}/{number}") for number, value in enumerate(inner)]
 
@@ -454,7 +460,7 @@ def _has_anchor(root: Any, name: str) -> bool:
     return False
 
 
-def _leads_somewhere(document: Any, pointer: str) -> bool:
+def _is_resolvable(document: Any, pointer: str) -> bool:
     """Whether there is a schema at this JSON pointer (RFC 6901)."""
     for written in pointer.split("/")[1:]:
         step = written.replace("~1", "/").replace("~0", "~")
@@ -472,5 +478,5 @@ def _leads_somewhere(document: Any, pointer: str) -> bool:
     return isinstance(document, Mapping | bool)
 
 
-def _escaped(name: str) -> str:
+def _escape_pointer_token(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")

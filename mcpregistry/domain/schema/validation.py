@@ -17,7 +17,7 @@ import jsonschema_rs
 
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid
 from mcpregistry.domain.schema import cost
-from mcpregistry.domain.text.canonical import canonical, digest
+from mcpregistry.domain.text.canonical import encode_canonical_json, hash_parts
 
 MAX_CHARACTERS = 256 * 1024
 MAX_DEPTH = 64
@@ -50,7 +50,7 @@ def check_schema(schema: Mapping[str, Any]) -> None:
 
 def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     """Raises ArgumentsInvalid naming each wrong argument, ConfigInvalid for an unusable schema."""
-    found = problems(schema, arguments)
+    found = list_problems(schema, arguments)
     if found:
         raise ArgumentsInvalid(
             f"The arguments do not match the tool's schema: {' '.join(found)}",
@@ -58,42 +58,43 @@ def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
         )
 
 
-def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
+def list_problems(schema: Mapping[str, Any], value: Any) -> list[str]:
     """What is wrong with any JSON value, a sentence each; empty when it fits.
 
     Raises ConfigInvalid for an unusable schema, ArgumentsInvalid for a value that cannot be checked
     in time.
     """
-    validator = _checked(schema, value)
+    validator = _find_failing_validator(schema, value)
     return (
-        [_sentence(error) for error in islice(validator.iter_errors(value), _MAX_PROBLEMS)]
+        [_describe_problem(error) for error in islice(validator.iter_errors(value), _MAX_PROBLEMS)]
         if validator
         else []
     )
 
 
-def broken(schema: Mapping[str, Any], value: Any) -> list[str]:
-    """The places of the schema that the value breaks, a few; it raises as ``problems`` does."""
-    validator = _checked(schema, value)
+def list_broken_schema_paths(schema: Mapping[str, Any], value: Any) -> list[str]:
+    """The places of the schema that the value breaks, a few; it raises as ``list_problems``
+    does."""
+    validator = _find_failing_validator(schema, value)
     errors = islice(validator.iter_errors(value), _MAX_PROBLEMS) if validator else ()
     return ["/" + "/".join(str(part) for part in error.schema_path)[:200] for error in errors]
 
 
-def _checked(schema: Mapping[str, Any], value: Any) -> Any:
+def _find_failing_validator(schema: Mapping[str, Any], value: Any) -> Any:
     """None when the value fits; else the validator, which says why."""
-    compiled = _compiled_once(schema)
+    compiled = _compile_cached(schema)
     if isinstance(compiled, ConfigInvalid):
         raise ConfigInvalid(compiled.message, remedy=compiled.remedy)
     if compiled.visits[-1] > _FEW_VISITS:
         _refuse_long_work(compiled, value)
-    return None if _fits(compiled.validator, value) else compiled.validator
+    return None if _is_valid(compiled.validator, value) else compiled.validator
 
 
-def _compiled_once(schema: Mapping[str, Any]) -> _Compiled | ConfigInvalid:
+def _compile_cached(schema: Mapping[str, Any]) -> _Compiled | ConfigInvalid:
     """The key is the schema itself, never a hash of something that contains it: a tool's definition
     has several schemas."""
     try:
-        key = digest(canonical(schema))
+        key = hash_parts(encode_canonical_json(schema))
     except ValueError as error:
         return ConfigInvalid(f"The schema cannot be used: {error}", remedy=_ASK_DEVELOPERS)
     compiled = _compiled.get(key)
@@ -105,7 +106,7 @@ def _compiled_once(schema: Mapping[str, Any]) -> _Compiled | ConfigInvalid:
     return compiled
 
 
-def _fits(validator: Any, arguments: Mapping[str, Any]) -> bool:
+def _is_valid(validator: Any, arguments: Mapping[str, Any]) -> bool:
     try:
         return bool(validator.is_valid(arguments))
     except (ValueError, UnicodeError) as error:
@@ -115,7 +116,7 @@ def _fits(validator: Any, arguments: Mapping[str, Any]) -> bool:
         ) from error
 
 
-def _sentence(error: Any) -> str:
+def _describe_problem(error: Any) -> str:
     where = "/" + "/".join(str(part) for part in error.instance_path)
     message = error.message if len(error.message) <= 300 else error.message[:299] + "…"
     return f"{where}: {message}."
@@ -131,7 +132,7 @@ def _refuse_long_work(compiled: _Compiled, arguments: Mapping[str, Any]) -> None
         inner = [
             node.values() if isinstance(node, Mapping) else node
             for node in level
-            if _holds_parts(node)
+            if _has_subschemas(node)
         ]
         level = [part for parts in inner for part in parts]
     if compiled.visits[min(depth, len(compiled.visits)) - 1] * places > _MAX_VISITS:
@@ -141,7 +142,7 @@ def _refuse_long_work(compiled: _Compiled, arguments: Mapping[str, Any]) -> None
         )
 
 
-def _holds_parts(node: object) -> bool:
+def _has_subschemas(node: object) -> bool:
     return isinstance(node, Mapping | list | tuple) and bool(node)
 
 
@@ -158,7 +159,7 @@ def _compile(schema: object) -> _Compiled:
         raise ConfigInvalid("The tool's input schema is not an object.", remedy=_ASK_DEVELOPERS)
     _measure(schema)
     try:
-        visits = tuple(cost.visits(schema))
+        visits = tuple(cost.count_visits(schema))
         if visits[min(2, len(visits) - 1)] > _MAX_VISITS:
             raise cost.TooTangled("it has too many branches")
         validator = jsonschema_rs.validator_for(

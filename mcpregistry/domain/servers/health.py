@@ -56,24 +56,25 @@ def move(health: Health, state: State, *, now: float) -> Health:
     return replace(health, state=state, since=now)
 
 
-def backoff(failures: int, *, chance: float) -> float:
+def compute_backoff(failures: int, *, chance: float) -> float:
     """Seconds to wait after so many failures in a row; ``chance`` in [0, 1) spreads the herd."""
     if failures <= 0:
         return 0.0
     return min(MAX_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 16)) * (0.5 + chance / 2)
 
 
-def connected(health: Health, *, now: float) -> Health:
-    """The connection is up. Failures are forgotten only once a call was answered (``served``)."""
+def record_connection(health: Health, *, now: float) -> Health:
+    """The connection is up. Failures are forgotten only once a call was answered
+    (``record_served_call``)."""
     return replace(move(health, "connected", now=now), code="", detail="")
 
 
-def served(health: Health) -> Health:
+def record_served_call(health: Health) -> Health:
     """A call was answered: earlier failures no longer count."""
     return replace(health, failures=0, retry_at=0.0) if health.failures else health
 
 
-def fallen(
+def record_failure(
     health: Health,
     *,
     now: float,
@@ -92,7 +93,7 @@ def fallen(
     was_up = health.state == "connected"
     failures = 0 if was_up and now - health.since >= STABLE_SECONDS else health.failures
     attempts = failures if was_up else failures + 1
-    delay = REFUSED_DELAY if refused else backoff(attempts, chance=chance)
+    delay = REFUSED_DELAY if refused else compute_backoff(attempts, chance=chance)
     if forgotten and was_up and failures < MOST_FORGOTTEN:
         delay = 0.0
     delay = max(delay, pause)
@@ -100,18 +101,18 @@ def fallen(
     return replace(moved, failures=failures + 1, retry_at=now + delay, code=code, detail=detail)
 
 
-def stopped(health: Health, *, now: float) -> Health:
+def record_stop(health: Health, *, now: float) -> Health:
     """Ended on purpose (idle, disabled, closed): nothing is held against it."""
     return Health(state="disconnected", since=now)
 
 
-def refusal_seconds(health: Health, *, now: float) -> float:
+def compute_refusal_seconds(health: Health, *, now: float) -> float:
     """How long calls are still answered at once with the last failure; 0 when a try is due."""
     waiting = health.state in ("error", "reconnecting")
     return max(0.0, health.retry_at - now) if waiting else 0.0
 
 
-def check_delay(interval: float, failures: int, *, chance: float) -> float:
+def compute_check_delay(interval: float, failures: int, *, chance: float) -> float:
     """Seconds until a server is looked at again: its interval, or a growing pause while it
     fails."""
     if failures <= 0:
@@ -125,6 +126,6 @@ def check_delay(interval: float, failures: int, *, chance: float) -> float:
     return pause * (0.8 + chance * 0.2)
 
 
-def longest_test(connect_timeout: float, request_timeout: float | None) -> float:
+def compute_test_timeout(connect_timeout: float, request_timeout: float | None) -> float:
     """Seconds after which a test or check of a server is ended, whatever it does."""
     return connect_timeout + min(request_timeout or CALL_SECONDS, CALL_SECONDS) + _LISTING_SECONDS

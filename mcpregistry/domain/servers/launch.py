@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 
-_USE_WORDS = error_texts.use("a list of words", '["uvx", "mcp-server-time"]')
-_USE_PAIRS = error_texts.use("an object", '{"TOKEN": "${TOKEN}"}')
+_USE_WORDS = error_texts.advise_form("a list of words", '["uvx", "mcp-server-time"]')
+_USE_PAIRS = error_texts.advise_form("an object", '{"TOKEN": "${TOKEN}"}')
 _PLACEHOLDER = re.compile(r"\$\{(?:(cred):)?([A-Za-z0-9_.-]+)(?::-([^}]*))?\}")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 # Variables by which a child could be made to load foreign code before its own first line.
@@ -49,7 +49,7 @@ def check_command(command: object) -> list[str]:
     return command
 
 
-def as_words(words: list[str], *, is_file: Callable[[str], bool]) -> list[str]:
+def split_pasted_command(words: list[str], *, is_file: Callable[[str], bool]) -> list[str]:
     """The words of a command that may have been pasted as one line. ``is_file``: whether a program
     of that name is there.
 
@@ -75,7 +75,7 @@ def check_env(env: object) -> dict[str, str]:
     for name in pairs:
         if not _ENV_NAME.match(name):
             raise ConfigInvalid(
-                error_texts.not_valid(name, "a valid name for an environment variable"),
+                error_texts.say_not_valid(name, "a valid name for an environment variable"),
                 remedy="Use letters, digits and _.",
             )
         if name.upper() in _FORBIDDEN_ENV:
@@ -111,7 +111,7 @@ def check_url(url: str, schemes: tuple[str, ...]) -> str:
         parts = urlsplit("")
     if parts.scheme not in schemes or not parts.hostname or any(sign <= " " for sign in url):
         raise ConfigInvalid(
-            error_texts.not_valid(url, f"a valid {' or '.join(schemes)} address"),
+            error_texts.say_not_valid(url, f"a valid {' or '.join(schemes)} address"),
             remedy=f"Use the form {schemes[-1]}://host/path.",
         )
     if parts.username or parts.password:
@@ -165,7 +165,8 @@ def check_networks(networks: Any) -> list[str]:
     """A list of IP networks in CIDR notation, else ``ConfigInvalid``."""
     if not isinstance(networks, list):
         raise ConfigInvalid(
-            "Allowed networks must be a list.", remedy=error_texts.use("a list", '["10.0.0.0/8"]')
+            "Allowed networks must be a list.",
+            remedy=error_texts.advise_form("a list", '["10.0.0.0/8"]'),
         )
     for network in networks:
         try:
@@ -173,8 +174,8 @@ def check_networks(networks: Any) -> list[str]:
             ip_network(network if isinstance(network, str) else "")
         except ValueError as error:
             raise ConfigInvalid(
-                error_texts.not_valid(network, "a valid network"),
-                remedy=error_texts.use("CIDR notation", "10.0.0.0/8"),
+                error_texts.say_not_valid(network, "a valid network"),
+                remedy=error_texts.advise_form("CIDR notation", "10.0.0.0/8"),
             ) from error
     return networks
 
@@ -199,13 +200,13 @@ def fill(
     return None if missing else filled
 
 
-def credentials_named(texts: Iterable[str]) -> set[str]:
+def list_credential_names(texts: Iterable[str]) -> set[str]:
     """The names of the credentials that ``${cred:NAME}`` in these texts refers to."""
     found = (each for text in texts for each in _PLACEHOLDER.findall(text))
     return {name for kind, name, _ in found if kind}
 
 
-def variables_named(texts: Iterable[str]) -> set[str]:
+def list_variable_names(texts: Iterable[str]) -> set[str]:
     """The names of the variables that ``${NAME}`` in these texts refers to."""
     found = (each for text in texts for each in _PLACEHOLDER.findall(text))
     return {name for kind, name, _ in found if not kind}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ServerTestStep:
     """One step: what it does; done, running or waiting; its milliseconds once it is done."""
 
     text: str
@@ -17,14 +17,23 @@ class Step:
     milliseconds: float | None = None
 
 
-def steps(transport: str, call_tool: str, timings: Mapping[str, float]) -> list[Step]:
+def list_progress_steps(
+    transport: str, call_tool: str, timings: Mapping[str, float]
+) -> list[ServerTestStep]:
     """All steps of a test in their order; the first that has no time yet is the running one."""
     texts = {
         "connect": "Start the server and connect" if transport == "stdio" else "Connect",
         "list": "List its tools, prompts and resources",
     }
     if call_tool:
-        texts["call"] = f"Call {printable(call_tool, 100)}"
-    done = [Step(text, "done", timings[name]) for name, text in texts.items() if name in timings]
+        texts["call"] = f"Call {show_invisible_characters(call_tool, 100)}"
+    done = [
+        ServerTestStep(text, "done", timings[name])
+        for name, text in texts.items()
+        if name in timings
+    ]
     rest = [text for name, text in texts.items() if name not in timings]
-    return [*done, *(Step(text, "waiting" if at else "running") for at, text in enumerate(rest))]
+    return [
+        *done,
+        *(ServerTestStep(text, "waiting" if at else "running") for at, text in enumerate(rest)),
+    ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.servers.target import Bounds, Ports
+from mcpregistry.domain.servers.target import Ports, ResourceBounds
 
 MOST_PATHS = 100
 MOST_PORTS = 100
@@ -32,7 +32,7 @@ ANY_LISTENING = "it can also listen on a port that the kernel chooses"
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class SandboxPolicy:
     """A server's sandbox. Off: the rest counts for nothing. ``ports``: of a network, these
     alone."""
 
@@ -43,7 +43,7 @@ class Policy:
     ports: Ports | None = None
     strict: bool = False
 
-    def no_wider_than(self, other: Policy) -> bool:
+    def is_within(self, other: SandboxPolicy) -> bool:
         """Whether a server under this policy may touch nothing that it could not under the
         ``other``."""
         if not other.enforced:
@@ -52,12 +52,12 @@ class Policy:
         return (
             self.enforced
             and self.strict >= other.strict
-            and self._reaches_no_more(other)
-            and all(_within(path, other.write) for path in self.write)
-            and all(_within(path, readable) for path in self.read)
+            and self._is_reach_within(other)
+            and all(_is_within(path, other.write) for path in self.write)
+            and all(_is_within(path, readable) for path in self.read)
         )
 
-    def _reaches_no_more(self, other: Policy) -> bool:
+    def _is_reach_within(self, other: SandboxPolicy) -> bool:
         if not self.network or not other.network or other.ports is None:
             return self.network <= other.network
         mine = self.ports
@@ -118,7 +118,7 @@ def check_paths(paths: Any, private: tuple[str, ...] = ()) -> list[str]:
     if not isinstance(paths, list) or len(paths) > MOST_PATHS:
         raise ConfigInvalid(
             f"The sandbox's paths must be a list with at most {MOST_PATHS} entries.",
-            remedy=error_texts.use("a list", '["/srv/docs"]'),
+            remedy=error_texts.advise_form("a list", '["/srv/docs"]'),
         )
     for path in paths:
         if (
@@ -127,18 +127,18 @@ def check_paths(paths: Any, private: tuple[str, ...] = ()) -> list[str]:
             or any(sign < " " for sign in path)
         ):
             raise ConfigInvalid(
-                error_texts.not_valid(f"{path!s:.200}", "an absolute path"),
-                remedy=error_texts.use("a path that starts with /", "/srv/docs"),
+                error_texts.say_not_valid(f"{path!s:.200}", "an absolute path"),
+                remedy=error_texts.advise_form("a path that starts with /", "/srv/docs"),
             )
         if path != posixpath.normpath(path) or path.startswith("//"):
             raise ConfigInvalid(
-                error_texts.not_valid(path, "a normalized path"),
+                error_texts.say_not_valid(path, "a normalized path"),
                 remedy=f"Write {posixpath.normpath(path)}.",
             )
         for own in private:
-            if _within(own, (path,)) or _within(path, (own,)):
+            if _is_within(own, (path,)) or _is_within(path, (own,)):
                 raise ConfigInvalid(
-                    f"'{path}' would give the server access to data or programs of this site or of the kernel.",
+                    f"With '{path}', the server could access data or programs of this site, or data of the kernel.",
                     remedy=f"Choose folders outside {own}.",
                 )
     return paths
@@ -149,12 +149,12 @@ def check_ports(ports: Any) -> list[int]:
     if not isinstance(ports, list) or len(ports) > MOST_PORTS:
         raise ConfigInvalid(
             f"The sandbox's ports must be a list with at most {MOST_PORTS} entries.",
-            remedy=error_texts.use("a list", "[443]"),
+            remedy=error_texts.advise_form("a list", "[443]"),
         )
     for port in ports:
         if type(port) is not int or not 1 <= port <= LAST_PORT:
             raise ConfigInvalid(
-                error_texts.not_valid(f"{port!s:.50}", "a TCP port"),
+                error_texts.say_not_valid(f"{port!s:.50}", "a TCP port"),
                 remedy=f"Use a number from 1 to {LAST_PORT}.",
             )
     if len({*ports}) < len(ports):
@@ -164,9 +164,11 @@ def check_ports(ports: Any) -> list[int]:
     return ports
 
 
-def protection(policy: Policy, machine: Machine, bounds: Bounds | None = None) -> Protection:
+def describe_protection(
+    policy: SandboxPolicy, machine: Machine, bounds: ResourceBounds | None = None
+) -> Protection:
     """What is enforced on this ``machine``."""
-    bounds = bounds or Bounds()
+    bounds = bounds or ResourceBounds()
     if not policy.enforced:
         return Protection(
             "none", ("its sandbox is disabled: it runs with the rights of this site's user",)
@@ -176,15 +178,19 @@ def protection(policy: Policy, machine: Machine, bounds: Bounds | None = None) -
     if not policy.strict and not machine.abi:
         return Protection("none", ("this kernel has no Landlock, so the server is not started",))
     missing = (
-        *_missing_ports(policy, machine),
-        *(_missing_strict if policy.strict else _missing)(policy, machine),
+        *_list_missing_port_rules(policy, machine),
+        *(_list_missing_strict_protection if policy.strict else _list_missing_protection)(
+            policy, machine
+        ),
     )
     return Protection(
-        "partial" if missing else "full", missing, (*_open(policy, machine), *_unbounded(bounds))
+        "partial" if missing else "full",
+        missing,
+        (*_list_open_access(policy, machine), *_describe_missing_limits(bounds)),
     )
 
 
-def _missing_ports(policy: Policy, machine: Machine) -> tuple[str, ...]:
+def _list_missing_port_rules(policy: SandboxPolicy, machine: Machine) -> tuple[str, ...]:
     if policy.reach() != "ports" or (machine.abi >= 4 and machine.filtered):
         return ()
     if machine.abi >= 4:
@@ -194,7 +200,7 @@ def _missing_ports(policy: Policy, machine: Machine) -> tuple[str, ...]:
     return ("every TCP port is open, not only the listed ones (Landlock before version 4)",)
 
 
-def _missing(policy: Policy, machine: Machine) -> tuple[str, ...]:
+def _list_missing_protection(policy: SandboxPolicy, machine: Machine) -> tuple[str, ...]:
     missing = []
     if machine.abi < 3:
         missing.append("files outside its folders can be truncated (Landlock before version 3)")
@@ -218,7 +224,7 @@ def _missing(policy: Policy, machine: Machine) -> tuple[str, ...]:
     return tuple(missing)
 
 
-def _missing_strict(policy: Policy, machine: Machine) -> tuple[str, ...]:
+def _list_missing_strict_protection(policy: SandboxPolicy, machine: Machine) -> tuple[str, ...]:
     """What is left to the filter alone where files, processes and shared memory are the server's
     own."""
     if machine.filtered:
@@ -230,14 +236,14 @@ def _missing_strict(policy: Policy, machine: Machine) -> tuple[str, ...]:
     )
 
 
-def _open(policy: Policy, machine: Machine) -> tuple[str, ...]:
+def _list_open_access(policy: SandboxPolicy, machine: Machine) -> tuple[str, ...]:
     network = {"all": (OPEN_NETWORK,), "ports": (SOME_PORTS,), "none": ()}[policy.reach()]
     if policy.reach() == "ports" and policy.ports and policy.ports.listen:
         network = (*network, ANY_LISTENING)
     return network if policy.strict else (*network, NAMES, OTHERS)
 
 
-def _unbounded(bounds: Bounds) -> tuple[str, ...]:
+def _describe_missing_limits(bounds: ResourceBounds) -> tuple[str, ...]:
     """Of what it uses, that which has no limit."""
     named = (
         ("memory", bounds.memory_mb),
@@ -248,5 +254,5 @@ def _unbounded(bounds: Bounds) -> tuple[str, ...]:
     return (f"it can use any amount of: {', '.join(free)} (no limit is set)",) if free else ()
 
 
-def _within(path: str, folders: tuple[str, ...]) -> bool:
+def _is_within(path: str, folders: tuple[str, ...]) -> bool:
     return any(PurePosixPath(path).is_relative_to(folder) for folder in folders)

@@ -29,6 +29,6 @@ def check_variable_scope(scope: object) -> dict[str, list[str]]:
     if not isinstance(scope, dict):
         raise ConfigInvalid(
             "The scopes of variables must be an object.",
-            remedy=error_texts.use("an object", '{"GITHUB_TOKEN": ["server:github"]}'),
+            remedy=error_texts.advise_form("an object", '{"GITHUB_TOKEN": ["server:github"]}'),
         )
     return {str(name): check_places(places, str(name)) for name, places in sorted(scope.items())}

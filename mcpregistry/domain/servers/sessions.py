@@ -9,12 +9,12 @@ OLDER = "older:"
 _RUN = "run:"
 
 
-def session_of_run(run: str) -> str:
+def name_run_session(run: str) -> str:
     """What a run of an expert tool calls its own session."""
     return f"{_RUN}{run}"
 
 
-def session_key(shared_by: str, agent: str, session: str) -> str:
+def make_session_key(shared_by: str, agent: str, session: str) -> str:
     """The key of the connection that this call may use. Calls of two agents never have the same
     one.
 
@@ -24,38 +24,38 @@ def session_key(shared_by: str, agent: str, session: str) -> str:
         return EVERYBODY
     if shared_by == "agent" and not session.startswith(_RUN):
         return agent
-    return host_session(agent, session)
+    return make_host_session_key(agent, session)
 
 
-def host_session(agent: str, session: str) -> str:
+def make_host_session_key(agent: str, session: str) -> str:
     """The key of the connections of this session of a host."""
     return f"{agent}/{session}"
 
 
 def is_of_one_host(key: str) -> bool:
-    """Whether this key of ``host_session`` belongs to a single host. Hosts over HTTP that name no
-    session have the same key as other hosts of their agent."""
-    session = session_in(key)
+    """Whether this key of ``make_host_session_key`` belongs to a single host. Hosts over HTTP that
+    name no session have the same key as other hosts of their agent."""
+    session = parse_session_name(key)
     return session != "" and "::" not in session
 
 
-def session_in(key: str) -> str:
+def parse_session_name(key: str) -> str:
     """What the session of this key is called; empty where it is all of the agent's."""
     return key.partition("/")[2]
 
 
-def mcp_session(session_id: str) -> str:
+def name_mcp_session(session_id: str) -> str:
     """What an older host's session over HTTP is called."""
     return f"http:{session_id}"
 
 
-def session_id_of(name: str) -> str:
+def parse_session_id(name: str) -> str:
     """The id of the older host's session that is called so; empty for any other."""
-    prefix = mcp_session("")
+    prefix = name_mcp_session("")
     return name.removeprefix(prefix) if name.startswith(prefix) else ""
 
 
-def nameless_session(endpoint: str, named: str = "", conversation: str = "") -> str:
+def name_implicit_session(endpoint: str, named: str = "", conversation: str = "") -> str:
     """What the session of a caller is called that has none by its protocol: by the name that it
     gives, else by its conversation, else all of its requests to the endpoint are one."""
     return f"{endpoint}:{named}" if named else f"{endpoint}::{conversation}"

@@ -91,14 +91,14 @@ _ALONE = frozenset({"navigate", "click", "hover", "commit", "rollback", "cd", "c
 ENOUGH = 2  # tools: one alone may mean something else
 
 
-def acting(tools: Iterable[tuple[str, bool]]) -> list[str]:
+def list_acting_names(tools: Iterable[tuple[str, bool]]) -> list[str]:
     """Of (name, whether it claims to only read) the names that act on what earlier calls have left,
     sorted; none where they are too few to say so.
     """
-    found = sorted(name for name, reads in tools if not reads and _acts(name))
+    found = sorted(name for name, reads in tools if not reads and _is_acting_name(name))
     return found if len(found) >= ENOUGH else []
 
 
-def _acts(name: str) -> bool:
+def _is_acting_name(name: str) -> bool:
     words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)}
     return bool(words & _ALONE) or bool(words & _ACTS and words & _PLACES)

@@ -1,7 +1,7 @@
 """What ``downstream`` needs to start or reach one server: plain values, secrets resolved.
 
-A ``Target`` is built at the moment of connecting and thrown away with the connection, so that a
-secret lives no longer in memory than the process or request that needs it.
+A ``ServerTarget`` is built at the moment of connecting and thrown away with the connection, so that
+a secret lives no longer in memory than the process or request that needs it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """Bounds for one server. Times in seconds (0 = none, request_timeout only), sizes in bytes."""
 
     connect_timeout: float = 30.0
@@ -36,7 +36,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ResourceBounds:
     """What one local server may use, all its processes together; files and open ones each. 0: as
     much as it likes."""
 
@@ -89,7 +89,7 @@ class Sandbox:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ServerTarget:
     """One server, ready to be connected to. ``repr`` never shows env, headers or secrets.
 
     ``secrets`` are the values that must not come back in the results of its tools.
@@ -116,6 +116,6 @@ class Target:
     resend: Resend = "safe"
     # which of its questions may reach hosts: elicitation, sampling, roots
     questions: frozenset[str] = frozenset()
-    limits: Limits = Limits()
-    bounds: Bounds = Bounds()
+    limits: ServerLimits = ServerLimits()
+    bounds: ResourceBounds = ResourceBounds()
     sandbox: Sandbox | None = None  # of a local server; None: it runs with the rights of this site

@@ -2,7 +2,8 @@
 
 Keys are sorted by their UTF-8 bytes (not RFC 8785's UTF-16), there is no white space, integers are
 exact whatever their size. The text is safe for every database: control characters, NUL and lone
-surrogates are escaped, NaN and infinities are refused by ``canonical`` and named by ``stored``.
+surrogates are escaped, NaN and infinities are refused by ``encode_canonical_json`` and named by
+``encode_lossy_json``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _DEEPEST = 500  # levels: below what any Python takes, so that the verdict is th
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
-def canonical(value: Any) -> str:
+def encode_canonical_json(value: Any) -> str:
     """Canonical JSON text of a JSON value.
 
     Raises ValueError for NaN, infinities, types that JSON has not, and more than 500 levels.
@@ -38,24 +39,25 @@ def canonical(value: Any) -> str:
         raise ValueError("The value contains something that JSON cannot represent.") from error
 
 
-def stored(value: Any) -> str:
-    """Like ``canonical``, but never fails for what has an end: odd numbers and types become strings
-    ("NaN")."""
+def encode_lossy_json(value: Any) -> str:
+    """Like ``encode_canonical_json``, but never fails for what has an end: odd numbers and types
+    become strings ("NaN")."""
     try:
-        return canonical(value)
+        return encode_canonical_json(value)
     except ValueError:
-        return canonical(_named(value, 0))
+        return encode_canonical_json(_replace_odd_values(value, 0))
 
 
-def size(value: Any) -> int:
-    """How many bytes ``stored`` of it has, in a third of the time; for what was read of JSON."""
+def measure_json(value: Any) -> int:
+    """How many bytes ``encode_lossy_json`` of it has, in a third of the time; for what was read of
+    JSON."""
     try:
         return len(msgspec.json.encode(value))
     except (UnicodeEncodeError, msgspec.EncodeError, TypeError, OverflowError, RecursionError):
-        return len(stored(value).encode("utf-8", "surrogatepass"))
+        return len(encode_lossy_json(value).encode("utf-8", "surrogatepass"))
 
 
-def digest(*parts: str) -> str:
+def hash_parts(*parts: str) -> str:
     """SHA-256 in hex over the parts, each preceded by its length so that no two lists collide."""
     whole = hashlib.sha256()
     for part in parts:
@@ -64,7 +66,7 @@ def digest(*parts: str) -> str:
     return whole.hexdigest()
 
 
-def plain(text: str, limit: int = 10_000) -> str:
+def clean_text(text: str, limit: int = 10_000) -> str:
     """Text fit for a text column: no NUL, no lone surrogate, at most ``limit`` characters."""
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return cut.replace("\x00", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode()
@@ -97,15 +99,15 @@ def _is_odd(value: Any) -> bool:
     raise ValueError("The value is nested too deeply.")
 
 
-def _named(value: Any, depth: int) -> Any:
+def _replace_odd_values(value: Any, depth: int) -> Any:
     if depth > 100:
         return "…nested too deeply…"
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     if isinstance(value, dict):
-        return {str(key): _named(item, depth + 1) for key, item in value.items()}
+        return {str(key): _replace_odd_values(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_named(item, depth + 1) for item in value]
+        return [_replace_odd_values(item, depth + 1) for item in value]
     if isinstance(value, int) and value.bit_length() > _LONG:
         return hex(value)  # beyond what Python is willing to write in decimal digits
     return value if isinstance(value, str | int | float | None) else repr(value)

@@ -32,15 +32,15 @@ _STACK = re.compile(
 )
 
 
-def printable(text: str, limit: int = LIMIT) -> str:
+def show_invisible_characters(text: str, limit: int = LIMIT) -> str:
     """``text`` with everything unseen named, cut after ``limit`` characters; the cut says what is
     missing."""
     rest = len(text) - limit
-    shown = _STACK.sub(_count, _HIDDEN.sub(_name, text[:limit]))
+    shown = _STACK.sub(_count_characters, _HIDDEN.sub(_name_character, text[:limit]))
     return shown if rest <= 0 else f"{shown}… ({rest:,} more characters)"
 
 
-def shortened(text: str) -> str:
+def shorten_ids(text: str) -> str:
     """``text`` with each id and hash cut after eight digits.
 
     >>> shortened("call:0123456789abcdef0123456789abcdef")
@@ -49,21 +49,21 @@ def shortened(text: str) -> str:
     return _LONG_ID.sub(r"\1…", text)
 
 
-def hidden(text: str, instead: str) -> str:
+def replace_invisible_characters(text: str, instead: str) -> str:
     """``text`` with every unseen character replaced."""
     return _HIDDEN.sub(instead, text)
 
 
-def _name(match: re.Match[str]) -> str:
+def _name_character(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"⟦{_KNOWN.get(code) or f'U+{code:04X}'}⟧"
 
 
-def _count(match: re.Match[str]) -> str:
+def _count_characters(match: re.Match[str]) -> str:
     return f"{match[1]}⟦{len(match[2])} more marks⟧"
 
 
-def kind_and_name(kind: object, name: str) -> str:
+def name_with_kind(kind: object, name: str) -> str:
     """A record's kind and name, such as "agent local", for where nothing else says the kind."""
     return name if name.startswith(f"{kind}") else f"{kind} {name}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def two_units(seconds: float) -> str:
+def format_exact_duration(seconds: float) -> str:
     """The two largest units, exactly: "4 min 10 s", "2 h 5 min", "3 days 4 h". For what is being
     waited for."""
     rest = max(0, round(seconds))
@@ -17,7 +17,7 @@ def two_units(seconds: float) -> str:
     return f"{minutes} min {rest % 60} s" if minutes else f"{rest} s"
 
 
-def one_unit(seconds: float) -> str:
+def format_rough_duration(seconds: float) -> str:
     """The largest unit, about: 4 s, 3 min, 2.5 h, 3 d. For tables."""
     for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= length:

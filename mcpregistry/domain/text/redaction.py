@@ -1,8 +1,8 @@
 """Secrets taken out of what others may read: results of tools, servers' logs, and our own log
 lines.
 
-Known secrets are looked for by their value (``redacted``, ``Redactor``), unknown ones by name and
-shape (``masked``).
+Known secrets are looked for by their value (``redact_bytes``, ``Redactor``), unknown ones by name
+and shape (``mask_log_event``).
 
 A server that is asked cleverly may tell its own environment. What is found are exact values, plain
 and in the forms that programs give them: base64 (also inside a longer text), URL- and JSON-escaped.
@@ -37,7 +37,7 @@ _SHAPED = re.compile(rf"""(?i)(\bbearer\s+|://(?!\[)[^/\s:@]*:(?!{_PORT}))[^\s@"
 _SCHEME = re.compile(r"(?i)(?:bearer|basic|token|apikey)\s+(\S+)")
 
 
-def redacted(text: bytes, secrets: Iterable[str]) -> bytes:
+def redact_bytes(text: bytes, secrets: Iterable[str]) -> bytes:
     """``text`` without these exact values; the longest first, so that none is left in part."""
     for secret in sorted(
         {secret for secret in secrets if len(secret) >= SHORTEST}, key=len, reverse=True
@@ -49,7 +49,7 @@ def redacted(text: bytes, secrets: Iterable[str]) -> bytes:
 # Which values are secrets
 
 
-def secrets_in(*, pairs: Mapping[str, str], argv: Sequence[str] = (), url: str = "") -> set[str]:
+def find_secrets(*, pairs: Mapping[str, str], argv: Sequence[str] = (), url: str = "") -> set[str]:
     """Values that by their name or shape are secrets: of variables, headers, flags and query
     parameters.
 
@@ -68,7 +68,7 @@ def secrets_in(*, pairs: Mapping[str, str], argv: Sequence[str] = (), url: str =
     found |= {
         word[span.start : span.end]
         for before, word in words
-        for span in secrets_in_word(before, word)
+        for span in find_secret_spans(before, word)
     }
     texts = [*pairs.values(), *argv, url]
     passwords = {match[1] for text in texts for match in _PASSWORD.finditer(text)}
@@ -105,7 +105,7 @@ _SIGNATURE = re.compile(r"(?i)(?:^|[-_])sig(?:nature)?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SecretSpan:
     """Where a secret stands in a word; ``name`` says what kind it is. A reference (``${...}``) is
     no secret."""
 
@@ -114,64 +114,64 @@ class Span:
     name: str
 
 
-def secrets_in_word(before: str, word: str) -> list[Span]:
+def find_secret_spans(before: str, word: str) -> list[SecretSpan]:
     """By name or shape: values of flags, headers, passwords and parameters of addresses.
     ``before``: the word in front."""
-    return [span for span in _spans(before, word) if "${" not in word[span.start : span.end]]
+    return [span for span in _find_spans(before, word) if "${" not in word[span.start : span.end]]
 
 
-def _spans(before: str, word: str) -> list[Span]:
+def _find_spans(before: str, word: str) -> list[SecretSpan]:
     flag, equals, value = word.partition("=")
     if equals and value and not re.search(r"\s|://", flag) and is_secret_name(flag):
-        return [Span(len(flag) + 1, len(word), flag)]
+        return [SecretSpan(len(flag) + 1, len(word), flag)]
     if (
         before.startswith("-")
         and "=" not in before
         and is_secret_name(before)
         and not word.startswith("-")
     ):
-        return [Span(0, len(word), before)]
+        return [SecretSpan(0, len(word), before)]
     if before.lstrip("-").lower() == "cookie" and before.startswith("-"):
-        return [Span(0, len(word), before)]
+        return [SecretSpan(0, len(word), before)]
     header = _HEADER_WORD.fullmatch(word)
     if header and (is_secret_name(header[1]) or header[1].lower() == "cookie"):
-        return [Span(*header.span(2), header[1])]
-    return [*_spans_within(word)]
+        return [SecretSpan(*header.span(2), header[1])]
+    return [*_find_nested_spans(word)]
 
 
-def _spans_within(word: str) -> Iterator[Span]:
+def _find_nested_spans(word: str) -> Iterator[SecretSpan]:
     """In an address, a line of a shell, JSON, or a text of names and values."""
     end = 0
     for span in sorted(
-        [*_spans_by_shape(word), *_spans_by_name(word)], key=lambda span: span.start
+        [*_find_spans_by_shape(word), *_find_spans_by_name(word)], key=lambda span: span.start
     ):
         if span.start >= end:
             yield span
             end = span.end
 
 
-def _spans_by_shape(word: str) -> Iterator[Span]:
+def _find_spans_by_shape(word: str) -> Iterator[SecretSpan]:
     for match in _IN_WORD.finditer(word):
         kind = match.lastgroup or ""
         name = match["parameter"] or ""
         if kind != "value" or is_secret_name(name) or _SIGNATURE.search(name):
-            yield Span(*match.span(kind), name or kind)
+            yield SecretSpan(*match.span(kind), name or kind)
 
 
-def _spans_by_name(word: str) -> Iterator[Span]:
+def _find_spans_by_name(word: str) -> Iterator[SecretSpan]:
     for match in _NAMED.finditer(word):
         name = match[match.lastgroup or 0]
         value = _VALUE.match(word, match.end()) if is_secret_name(name) else None
         if value is not None:
-            yield Span(*value.span(value.lastgroup or 0), name)
+            yield SecretSpan(*value.span(value.lastgroup or 0), name)
 
 
-def masked_words(words: Sequence[str]) -> list[str]:
+def mask_words(words: Sequence[str]) -> list[str]:
     """A command, or one address, for people who may not see what is secret in it, and for records
     that are kept."""
     shown = []
     for before, word in zip(("", *words), words, strict=False):
-        for span in reversed(secrets_in_word(before, word)):
+        for span in reversed(find_secret_spans(before, word)):
             word = f"{word[: span.start]}{MASK}{word[span.end :]}"  # noqa: PLW2901
         shown.append(word)
     return shown
@@ -189,7 +189,7 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str], *, shortest: int = SHORTEST) -> None:
         sought = (secret for secret in secrets if len(secret) >= shortest)
-        needles = {form for secret in sought for form in _forms(secret)}
+        needles = {form for secret in sought for form in _list_encoded_forms(secret)}
         self._needles = sorted(needles, key=len, reverse=True)
         self._all = re.compile("|".join(map(re.escape, self._needles)))
 
@@ -199,31 +199,34 @@ class Redactor:
     def clean(self, value: Any) -> tuple[Any, int]:
         """The value without secrets and how many were replaced; the very same value when there are
         none."""
-        whole = "\x00".join(_texts(value))
+        whole = "\x00".join(_iterate_texts(value))
         if not any(needle in whole for needle in self._needles):
             return value, 0
-        return self._replaced(value), len(self._all.findall(whole))
+        return self._replace_secrets(value), len(self._all.findall(whole))
 
     def text(self, text: str) -> str:
         """One text with the secrets replaced."""
         return self._all.sub(REDACTED, text) if self._needles else text
 
-    def _replaced(self, value: Any) -> Any:
+    def _replace_secrets(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
-            return [self._replaced(item) for item in value]
+            return [self._replace_secrets(item) for item in value]
         if isinstance(value, dict):
-            return {self._replaced(name): self._replaced(item) for name, item in value.items()}
+            return {
+                self._replace_secrets(name): self._replace_secrets(item)
+                for name, item in value.items()
+            }
         return value
 
 
-def characters(value: Any) -> int:
+def count_characters(value: Any) -> int:
     """How many characters of text a JSON value holds; the pool moves large ones to a thread."""
-    return sum(map(len, _texts(value)))
+    return sum(map(len, _iterate_texts(value)))
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _iterate_texts(value: Any) -> Iterator[str]:
     """Every text in a JSON value, names included. Iterative, so that depth cannot hurt us."""
     waiting = [value]
     while waiting:
@@ -237,18 +240,21 @@ def _texts(value: Any) -> Iterator[str]:
             waiting.extend(node.values())
 
 
-def _forms(secret: str) -> set[str]:
+def _list_encoded_forms(secret: str) -> set[str]:
     raw = secret.encode("utf-8", "surrogatepass")
     escaped = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
     quoted = {quote(raw, safe=""), quote(raw), quote_plus(raw)}
-    encoded = {base64.b64encode(raw).decode(), *(_core(raw, offset) for offset in range(3))}
+    encoded = {
+        base64.b64encode(raw).decode(),
+        *(_compute_base64_core(raw, offset) for offset in range(3)),
+    }
     return {secret, *escaped, *quoted, *encoded, *(text.translate(_URLSAFE) for text in encoded)}
 
 
 _URLSAFE = str.maketrans("+/", "-_")
 
 
-def _core(raw: bytes, offset: int) -> str:
+def _compute_base64_core(raw: bytes, offset: int) -> str:
     """The base64 letters that are the same wherever ``raw`` stands at this offset in a longer
     text."""
     text = base64.b64encode(b"\0" * offset + raw).decode().rstrip("=")
@@ -258,14 +264,14 @@ def _core(raw: bytes, offset: int) -> str:
 # Log lines
 
 
-def masked(event: Mapping[str, Any]) -> dict[str, Any]:
+def mask_log_event(event: Mapping[str, Any]) -> dict[str, Any]:
     """A log line's values without secrets: under telling names at any depth, and in texts what
     looks like a bearer token or like a password inside an address.
     """
-    return {key: _masked_at(key, value, _DEEPEST) for key, value in event.items()}
+    return {key: _mask_named_value(key, value, _DEEPEST) for key, value in event.items()}
 
 
-def _masked_at(key: object, value: Any, depth: int) -> Any:
+def _mask_named_value(key: object, value: Any, depth: int) -> Any:
     """Numbers under a telling name are counts (``input_tokens``), not secrets."""
     if (
         isinstance(key, str)
@@ -274,16 +280,16 @@ def _masked_at(key: object, value: Any, depth: int) -> Any:
         and not isinstance(value, int | float)
     ):
         return MASK
-    return _masked(value, depth)
+    return _mask_value(value, depth)
 
 
-def _masked(value: Any, depth: int) -> Any:
+def _mask_value(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return _SHAPED.sub(rf"\1{MASK}", value)
     if isinstance(value, dict | list | tuple) and depth == 0:
         return MASK
     if isinstance(value, dict):
-        return {key: _masked_at(key, item, depth - 1) for key, item in value.items()}
+        return {key: _mask_named_value(key, item, depth - 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_masked(item, depth - 1) for item in value]
+        return [_mask_value(item, depth - 1) for item in value]
     return value

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 
 
 class RepeatedKeyError(ValueError):
@@ -16,15 +16,17 @@ class RepeatedKeyError(ValueError):
     remedy = "Send each key once."
 
 
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def build_unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """For ``json.loads(object_pairs_hook=…)``: the object. Raises RepeatedKeyError."""
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise RepeatedKeyError(f"The key '{printable(twice, 100)}' appears twice in one object.")
+        raise RepeatedKeyError(
+            f"The key '{show_invisible_characters(twice, 100)}' appears twice in one object."
+        )
     return found
 
 
 def check_keys(data: bytes) -> None:
     """Raise RepeatedKeyError if an object in this JSON text has a key twice."""
-    json.loads(data, object_pairs_hook=unique_keys)
+    json.loads(data, object_pairs_hook=build_unique_object)

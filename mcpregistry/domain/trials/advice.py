@@ -5,22 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mcpregistry.domain.text.canonical import plain
-from mcpregistry.domain.trials.report import Finding, Row
+from mcpregistry.domain.text.canonical import clean_text
+from mcpregistry.domain.trials.report import ProposedToolRule, TrialFinding
 
 STRICTER = ("allow", "ask", "hide")  # each lets less through than the one before
 
 
-def stricter(rows: Sequence[Row], advised: Mapping[str, Mapping[str, str]]) -> list[Row]:
+def apply_stricter_rules(
+    rows: Sequence[ProposedToolRule], advised: Mapping[str, Mapping[str, str]]
+) -> list[ProposedToolRule]:
     """The rows with each rule that ``advised`` (``rule`` and ``why``, by tool) makes stricter;
     nothing becomes looser."""
-    return [_stricter(row, advised.get(row["tool"])) for row in rows]
+    return [_make_row_stricter(row, advised.get(row["tool"])) for row in rows]
 
 
-def _stricter(row: Row, advised: Mapping[str, str] | None) -> Row:
+def _make_row_stricter(
+    row: ProposedToolRule, advised: Mapping[str, str] | None
+) -> ProposedToolRule:
     if advised is None or STRICTER.index(advised["rule"]) <= STRICTER.index(row["rule"]):
         return row
-    return Row(
+    return ProposedToolRule(
         tool=row["tool"],
         hash=row["hash"],
         rule=advised["rule"],
@@ -28,11 +32,14 @@ def _stricter(row: Row, advised: Mapping[str, str] | None) -> Row:
     )
 
 
-def concerns(said: Iterable[str]) -> list[Finding]:
+def list_model_concerns(said: Iterable[str]) -> list[TrialFinding]:
     """What a model is concerned about, as findings that people should read."""
     return [
-        Finding(
-            severity="alarm", kind="model", tool="", text=plain(f"Concern of a model: {each}", 500)
+        TrialFinding(
+            severity="alarm",
+            kind="model",
+            tool="",
+            text=clean_text(f"Concern of a model: {each}", 500),
         )
         for each in said
     ]

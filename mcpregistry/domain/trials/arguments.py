@@ -95,14 +95,14 @@ class Impossible(Exception):
     """There are no harmless arguments; the text says why, for people."""
 
 
-def arguments_for(schema: Mapping[str, Any]) -> dict[str, Any]:
+def make_arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The smallest arguments that fit a tool's input schema. Raises ``Impossible``. Bounded,
     however the schema is."""
-    made = _Maker(schema).value(schema, "", 0)
+    made = _Maker(schema).make_value(schema, "", 0)
     if not isinstance(made, dict):
         raise Impossible("the schema does not describe an object")
     try:
-        wrong = validation.problems(schema, made)
+        wrong = validation.list_problems(schema, made)
     except (ConfigInvalid, ArgumentsInvalid) as error:
         raise Impossible(error.message) from error
     if wrong:
@@ -115,7 +115,7 @@ class _Maker:
         self._document = document
         self._steps = 0
 
-    def value(self, schema: object, name: str, depth: int) -> Any:
+    def make_value(self, schema: object, name: str, depth: int) -> Any:
         """The smallest value for one place; ``name`` is the argument's."""
         self._steps += 1
         if self._steps > MOST_STEPS or depth > MOST_DEPTH:
@@ -123,12 +123,12 @@ class _Maker:
         if schema is False:
             raise Impossible(f"'{name}' allows no value")
         if not isinstance(schema, Mapping):
-            return self._text({}, name)
-        given = self._merged(schema, depth)
+            return self._make_text({}, name)
+        given = self._merge_schema(schema, depth)
         if name and is_secret_name(name):
             raise Impossible(f"'{name}' requires a secret")
-        for choice in _offered(given):
-            if _harmless(choice):
+        for choice in _iterate_schema_values(given):
+            if _is_harmless(choice):
                 return choice
         if "const" in given or "enum" in given:
             raise Impossible(
@@ -136,16 +136,16 @@ class _Maker:
             )
         for word in ("oneOf", "anyOf"):
             if given.get(word):
-                return self._one_of(given, word, name, depth)
-        return self._of_type(given, name, depth)
+                return self._make_one_of(given, word, name, depth)
+        return self._make_of_type(given, name, depth)
 
-    def _merged(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    def _merge_schema(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
         """With what it refers to and what it must fit besides laid over each other, as far as that
         is plain."""
         merged = dict(schema)
         parts: list[object] = []
         if isinstance(reference := merged.pop("$ref", None), str):
-            parts.append(self._pointed(reference))
+            parts.append(self._resolve_reference(reference))
         if isinstance(several := merged.pop("allOf", None), list):
             parts += several
         for part in parts:
@@ -153,10 +153,10 @@ class _Maker:
             if self._steps > MOST_STEPS or depth > MOST_DEPTH:
                 raise Impossible(_TOO_COMPLEX)
             if isinstance(part, Mapping):
-                merged = _laid_over(self._merged(part, depth + 1), merged)
+                merged = _overlay_schema(self._merge_schema(part, depth + 1), merged)
         return merged
 
-    def _pointed(self, reference: str) -> object:
+    def _resolve_reference(self, reference: str) -> object:
         node: Any = self._document
         if not reference.startswith("#"):
             raise Impossible("the schema refers to another document")
@@ -165,13 +165,13 @@ class _Maker:
             node = node.get(step) if isinstance(node, Mapping) else None
         return node
 
-    def _one_of(self, given: Mapping[str, Any], word: str, name: str, depth: int) -> Any:
+    def _make_one_of(self, given: Mapping[str, Any], word: str, name: str, depth: int) -> Any:
         rest = {key: part for key, part in given.items() if key != word}
         why: Impossible | None = None
         for branch in given[word] if isinstance(given[word], list) else ():
             try:
-                return self.value(
-                    _laid_over(branch, rest) if isinstance(branch, Mapping) else rest,
+                return self.make_value(
+                    _overlay_schema(branch, rest) if isinstance(branch, Mapping) else rest,
                     name,
                     depth + 1,
                 )
@@ -179,42 +179,42 @@ class _Maker:
                 why = why or error
         raise why or Impossible(f"'{name}' allows no value")
 
-    def _of_type(self, given: Mapping[str, Any], name: str, depth: int) -> Any:
-        match _kind(given):
+    def _make_of_type(self, given: Mapping[str, Any], name: str, depth: int) -> Any:
+        match _find_type(given):
             case "object":
-                return self._object(given, name, depth)
+                return self._make_object(given, name, depth)
             case "array":
-                wanted = _whole(given.get("minItems"))
+                wanted = _read_whole_number(given.get("minItems"))
                 if wanted > MOST_STEPS:
                     raise Impossible(f"'{name}' requires too many items")
                 first = (
                     given.get("prefixItems") if isinstance(given.get("prefixItems"), list) else []
                 )
                 items = [*first, *[given.get("items", {})] * wanted][:wanted]  # type: ignore[misc]
-                return [self.value(item, name, depth + 1) for item in items]
+                return [self.make_value(item, name, depth + 1) for item in items]
             case "integer" | "number" as kind:
-                return _number(given, whole=kind == "integer", name=name)
+                return _make_number(given, whole=kind == "integer", name=name)
             case "boolean":
                 return False
             case "null":
                 return None
             case _:
-                return self._text(given, name)
+                return self._make_text(given, name)
 
-    def _object(self, given: Mapping[str, Any], name: str, depth: int) -> dict[str, Any]:
+    def _make_object(self, given: Mapping[str, Any], name: str, depth: int) -> dict[str, Any]:
         known = given.get("properties") if isinstance(given.get("properties"), Mapping) else {}
         required = given.get("required") if isinstance(given.get("required"), list) else []
         wanted = [key for key in required if isinstance(key, str)]  # type: ignore[union-attr]
-        return {key: self.value(known.get(key, {}), key, depth + 1) for key in wanted}  # type: ignore[union-attr]
+        return {key: self.make_value(known.get(key, {}), key, depth + 1) for key in wanted}  # type: ignore[union-attr]
 
-    def _text(self, given: Mapping[str, Any], name: str) -> str:
-        for text in _texts(given, name):
-            if _fits(given, text):
+    def _make_text(self, given: Mapping[str, Any], name: str) -> str:
+        for text in _iterate_texts(given, name):
+            if _is_fitting_text(given, text):
                 return text
         raise Impossible(f"no matching text could be generated for '{name}'")
 
 
-def _offered(given: Mapping[str, Any]) -> Iterator[Any]:
+def _iterate_schema_values(given: Mapping[str, Any]) -> Iterator[Any]:
     """Values that the schema itself names, the most binding first."""
     if "const" in given:
         yield given["const"]
@@ -228,20 +228,20 @@ def _offered(given: Mapping[str, Any]) -> Iterator[Any]:
         yield from given["examples"]
 
 
-def _harmless(value: object) -> bool:
+def _is_harmless(value: object) -> bool:
     """Whether nothing in it points out of the server's own folder; examples may name what
     exists."""
     if isinstance(value, Mapping):
-        return all(_harmless(part) for part in value.values())
+        return all(_is_harmless(part) for part in value.values())
     if isinstance(value, list):
-        return all(_harmless(part) for part in value)
+        return all(_is_harmless(part) for part in value)
     return not isinstance(value, str) or (
         len(value) <= MOST_LENGTH and not _ELSEWHERE.search(value)
     )
 
 
-def _texts(given: Mapping[str, Any], name: str) -> Iterator[str]:
-    least = _whole(given.get("minLength"))
+def _iterate_texts(given: Mapping[str, Any], name: str) -> Iterator[str]:
+    least = _read_whole_number(given.get("minLength"))
     if least > MOST_LENGTH:
         raise Impossible(f"'{name}' requires more than {MOST_LENGTH:,} characters")
     if (form := given.get("format")) in _FORMATS:
@@ -256,24 +256,24 @@ def _texts(given: Mapping[str, Any], name: str) -> Iterator[str]:
     yield ""
 
 
-def _fits(given: Mapping[str, Any], text: str) -> bool:
+def _is_fitting_text(given: Mapping[str, Any], text: str) -> bool:
     rules = {"type": "string"} | {
         key: given[key] for key in ("minLength", "maxLength", "pattern") if key in given
     }
     if len(rules) == 1:
         return True
     try:
-        return not validation.problems(rules, text)
+        return not validation.list_problems(rules, text)
     except (ConfigInvalid, ArgumentsInvalid):
         return False
 
 
-def _number(given: Mapping[str, Any], *, whole: bool, name: str) -> int | float:
+def _make_number(given: Mapping[str, Any], *, whole: bool, name: str) -> int | float:
     """The one nearest to nought that its bounds allow."""
-    step = _number_of(given, "multipleOf")
+    step = _read_number(given, "multipleOf")
     step = step if step is not None and step > 0 else None
-    low = _bound(given, "minimum", 1)
-    high = _bound(given, "maximum", -1)
+    low = _find_bound(given, "minimum", 1)
+    high = _find_bound(given, "maximum", -1)
     start: int | float = 0
     if low is not None and low > 0:
         start = low
@@ -285,23 +285,23 @@ def _number(given: Mapping[str, Any], *, whole: bool, name: str) -> int | float:
         value = int(each) if each == int(each) else each
         if (
             (not whole or isinstance(value, int))
-            and _inside(given, value)
+            and _is_number_in_bounds(given, value)
             and (not step or value % step == 0)
         ):
             return value
     raise Impossible(f"no matching number could be generated for '{name}'")
 
 
-def _bound(given: Mapping[str, Any], word: str, more: int) -> float | None:
-    exclusive = _number_of(given, f"exclusive{word.capitalize()}")
-    return exclusive + more if exclusive is not None else _number_of(given, word)
+def _find_bound(given: Mapping[str, Any], word: str, more: int) -> float | None:
+    exclusive = _read_number(given, f"exclusive{word.capitalize()}")
+    return exclusive + more if exclusive is not None else _read_number(given, word)
 
 
-def _inside(given: Mapping[str, Any], value: float) -> bool:
-    least = _number_of(given, "minimum")
-    most = _number_of(given, "maximum")
-    above = _number_of(given, "exclusiveMinimum")
-    below = _number_of(given, "exclusiveMaximum")
+def _is_number_in_bounds(given: Mapping[str, Any], value: float) -> bool:
+    least = _read_number(given, "minimum")
+    most = _read_number(given, "maximum")
+    above = _read_number(given, "exclusiveMinimum")
+    below = _read_number(given, "exclusiveMaximum")
     return (
         (least is None or value >= least)
         and (most is None or value <= most)
@@ -310,7 +310,7 @@ def _inside(given: Mapping[str, Any], value: float) -> bool:
     )
 
 
-def _number_of(given: Mapping[str, Any], word: str) -> float | None:
+def _read_number(given: Mapping[str, Any], word: str) -> float | None:
     value = given.get(word)
     return (
         value
@@ -319,11 +319,11 @@ def _number_of(given: Mapping[str, Any], word: str) -> float | None:
     )
 
 
-def _whole(value: object) -> int:
+def _read_whole_number(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-def _kind(given: Mapping[str, Any]) -> str:
+def _find_type(given: Mapping[str, Any]) -> str:
     said = given.get("type")
     if isinstance(said, list):
         said = next((kind for kind in said if kind != "null"), "null")
@@ -336,7 +336,7 @@ def _kind(given: Mapping[str, Any]) -> str:
     return "integer" if "minimum" in given or "maximum" in given else "string"
 
 
-def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _overlay_schema(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = {**below, **above}
     for word in ("properties", "$defs"):
         if isinstance(below.get(word), Mapping) and isinstance(above.get(word), Mapping):

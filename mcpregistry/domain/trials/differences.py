@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mcpregistry.domain.trials.report import Report, ToolSeen
+from mcpregistry.domain.trials.report import ToolSeen, TrialReportData
 
 # By how much a figure must grow or shrink, and by how much at least, to be no chance. A trial
 # shares its machine.
@@ -36,22 +36,22 @@ class Difference:
     behaviour: bool = True
 
 
-def differences(before: Report, after: Report) -> list[Difference]:
+def compare_reports(before: TrialReportData, after: TrialReportData) -> list[Difference]:
     """Everything that is otherwise in ``after``, what it does first."""
     found = [
-        *_of_verdict(before, after),
-        *_of_tools(before, after),
-        *_of_figures(before["figures"], after["figures"]),
+        *_compare_verdicts(before, after),
+        *_compare_tools(before, after),
+        *_compare_figures(before["figures"], after["figures"]),
     ]
     return sorted(found, key=lambda each: not each.behaviour)
 
 
-def _of_verdict(before: Report, after: Report) -> Iterator[Difference]:
+def _compare_verdicts(before: TrialReportData, after: TrialReportData) -> Iterator[Difference]:
     if before["verdict"] != after["verdict"]:
         yield Difference(f"Verdict: {before['verdict']} before, {after['verdict']} now.")
 
 
-def _of_tools(before: Report, after: Report) -> Iterator[Difference]:
+def _compare_tools(before: TrialReportData, after: TrialReportData) -> Iterator[Difference]:
     old, new = ({tool["name"]: tool for tool in report["tools"]} for report in (before, after))
     changed = [name for name in new if name in old and old[name]["hash"] != new[name]["hash"]]
     for words, names in (
@@ -60,13 +60,13 @@ def _of_tools(before: Report, after: Report) -> Iterator[Difference]:
         ("Tools with a changed definition", changed),
     ):
         if names:
-            yield Difference(f"{words}: {_named(names)}.")
+            yield Difference(f"{words}: {_join_names(names)}.")
     for name in new:
-        if name in old and (text := _of_call(name, old[name], new[name])):
+        if name in old and (text := _describe_call(name, old[name], new[name])):
             yield Difference(text)
 
 
-def _of_call(name: str, old: ToolSeen, new: ToolSeen) -> str:
+def _describe_call(name: str, old: ToolSeen, new: ToolSeen) -> str:
     was = old["call"].get("outcome")
     now = new["call"].get("outcome")
     if was == now or "skipped" in (was, now) or not was or not now:
@@ -74,10 +74,10 @@ def _of_call(name: str, old: ToolSeen, new: ToolSeen) -> str:
     return f"Calling {name}: {was} before, {now} now."
 
 
-def _of_figures(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Difference]:
+def _compare_figures(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Difference]:
     for name, words in _EXACT.items():
         if name in before and name in after and before[name] != after[name]:
-            told = [_told(figures[name]) for figures in (before, after)]
+            told = [_format_value(figures[name]) for figures in (before, after)]
             yield Difference(
                 f"{words}: {told[0]} before, {told[1]} now.", behaviour=name != "processes"
             )
@@ -90,12 +90,12 @@ def _of_figures(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Diffe
             yield Difference(f"{words}: {old:,.0f} before, {new:,.0f} now.", behaviour=False)
 
 
-def _told(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return {True: "yes", False: "no", None: "not observed", "": "not stated"}.get(value, str(value))  # type: ignore[call-overload]
 
 
-def _named(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -60,7 +60,7 @@ class ToolSeen(TypedDict, total=False):
     by_session: bool  # two sessions got different answers to the same call
 
 
-class Finding(TypedDict):
+class TrialFinding(TypedDict):
     """``severity``: danger, alarm or note. ``text`` is for people; ``tool`` is empty where it is
     about the server."""
 
@@ -70,7 +70,7 @@ class Finding(TypedDict):
     text: str
 
 
-class Row(TypedDict):
+class ProposedToolRule(TypedDict):
     """What is proposed of one tool, defined so. ``rule``: allow, ask or hide."""
 
     tool: str
@@ -79,13 +79,13 @@ class Row(TypedDict):
     why: str
 
 
-class Report(TypedDict, total=False):
+class TrialReportData(TypedDict, total=False):
     """The whole. ``proposal`` holds ``tools`` (rows) and ``fields`` of the server (its sandbox)."""
 
     verdict: str
     starts: list[Start]
     tools: list[ToolSeen]
-    findings: list[Finding]
+    findings: list[TrialFinding]
     figures: dict[str, Any]
     unobserved: list[str]
     proposal: dict[str, Any]

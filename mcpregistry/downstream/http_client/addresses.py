@@ -75,5 +75,5 @@ def parse_networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
     except ValueError as error:
         raise ConfigInvalid(
             "An allowed network of this server is not in CIDR notation.",
-            remedy=error_texts.use("CIDR notation", "10.1.0.0/16"),
+            remedy=error_texts.advise_form("CIDR notation", "10.1.0.0/16"),
         ) from error

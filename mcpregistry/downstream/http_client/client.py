@@ -39,17 +39,17 @@ from mcpregistry.domain.errors import (
     SessionLost,
     TimedOut,
 )
-from mcpregistry.domain.servers.target import Target
+from mcpregistry.domain.servers.target import ServerTarget
+from mcpregistry.downstream.http_client.draining_streams import DrainingStreams
 from mcpregistry.downstream.http_client.guard import (
     CheckedResolver,
     Guard,
     Resolve,
     check_url,
-    origin,
+    get_origin,
     resolve_name,
 )
-from mcpregistry.downstream.http_client.leftovers import Leftovers
-from mcpregistry.downstream.limits import too_large
+from mcpregistry.downstream.limits import make_too_large_error
 
 # Below the 5 seconds after which uvicorn and Node close an idle connection: a request must not be
 # written into a connection that its peer has just closed, because its fate would be unknown.
@@ -58,7 +58,7 @@ PIECE_BYTES = 64 * 1024
 YIELD_BYTES = 1024 * 1024
 
 
-class Attempt:
+class RequestAttempt:
     """What is known about one request: whether its bytes may have left."""
 
     __slots__ = ("on_sent", "sent")
@@ -67,7 +67,7 @@ class Attempt:
         self.sent = False
         self.on_sent = on_sent
 
-    def mark(self) -> None:
+    def mark_sent(self) -> None:
         """The first byte may leave now."""
         if not self.sent:
             self.sent = True
@@ -76,15 +76,15 @@ class Attempt:
 
 
 @lru_cache(maxsize=1024)
-def _request_url(url: str) -> URL:
+def _parse_request_url(url: str) -> URL:
     """Checked and parsed once: a server's URL is the same for every call."""
     return URL(check_url(url), encoded=True)
 
 
-class Reply:
+class HttpReply:
     """The start of a response; its body comes decoded and capped."""
 
-    def __init__(self, response: aiohttp.ClientResponse, attempt: Attempt) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, attempt: RequestAttempt) -> None:
         self._response = response
         self._attempt = attempt
         self.status = response.status
@@ -99,21 +99,21 @@ class Reply:
     def is_stream(self) -> bool:
         return self.content_type == "text/event-stream"
 
-    async def body(self, limit: int) -> bytes:
+    async def read_body(self, limit: int) -> bytes:
         """The whole decoded body. Raises ResourceLimit beyond ``limit`` bytes."""
-        return b"".join([piece async for piece in self.pieces(limit)])
+        return b"".join([piece async for piece in self.read_pieces(limit)])
 
-    async def pieces(self, limit: int | None) -> AsyncIterator[bytes]:
+    async def read_pieces(self, limit: int | None) -> AsyncIterator[bytes]:
         """Decoded bytes as they come; ``limit`` None is for event streams, bounded per event."""
-        decode = decoder(self.headers.get("content-encoding", ""))
+        decode = make_decoder(self.headers.get("content-encoding", ""))
         total = 0
         unyielded = 0
-        with translated(self._attempt):
+        with ErrorTranslation(self._attempt):
             async for chunk in self._response.content.iter_any():
                 for piece in decode(chunk):
                     total += len(piece)
                     if limit is not None and total > limit:
-                        raise too_large(limit)
+                        raise make_too_large_error(limit)
                     unyielded += len(piece)
                     if unyielded > YIELD_BYTES:  # inflating must not starve other servers' calls
                         unyielded = 0
@@ -121,7 +121,7 @@ class Reply:
                     yield piece
 
 
-def decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
+def make_decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
     """Inflates in small pieces. We ask for identity; gzip and deflate are understood all the
     same."""
     name = encoding.strip().lower()
@@ -148,11 +148,11 @@ def decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
     return inflate
 
 
-class translated:
+class ErrorTranslation:
     """Turns aiohttp's errors into ours; ``sent`` tells whether bytes of the request may have
     left."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: RequestAttempt) -> None:
         self._attempt = attempt
 
     def __enter__(self) -> None:
@@ -164,10 +164,10 @@ class translated:
         if isinstance(error, aiohttp.ClientError | OSError) and not isinstance(
             error, DownstreamError
         ):
-            raise translate(error, sent=self._attempt.sent) from error
+            raise translate_http_error(error, sent=self._attempt.sent) from error
 
 
-def translate(error: Exception, *, sent: bool) -> DownstreamError:
+def translate_http_error(error: Exception, *, sent: bool) -> DownstreamError:
     """aiohttp's error as one of ours."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
         return ConnectionFailed(
@@ -200,7 +200,7 @@ def translate(error: Exception, *, sent: bool) -> DownstreamError:
     )
 
 
-def status_error(status: int, *, session: bool = False) -> DownstreamError | None:
+def make_status_error(status: int, *, session: bool = False) -> DownstreamError | None:
     """What an HTTP status alone means for a request; None where MCP gives the status a meaning."""
     if status in (401, 403):
         return AuthFailed(
@@ -223,7 +223,7 @@ class Outbound:
 
     def __init__(
         self,
-        target: Target,
+        target: ServerTarget,
         *,
         resolve: Resolve = resolve_name,
         tls: ssl.SSLContext | None = None,
@@ -231,7 +231,7 @@ class Outbound:
         self._target = target
         self.guard = Guard(target.allowed_networks, resolve)
         self._tls = tls
-        self._leftovers = Leftovers()
+        self._leftovers = DrainingStreams()
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Outbound:
@@ -268,8 +268,8 @@ class Outbound:
         *,
         headers: Mapping[str, str],
         data: bytes | None,
-        attempt: Attempt,
-    ) -> AsyncIterator[Reply]:
+        attempt: RequestAttempt,
+    ) -> AsyncIterator[HttpReply]:
         """One request, no redirect followed. Leaving the context early closes the connection,
         unless the reply was marked as ``answered``: then it is kept for a moment, and serves again
         if the body ends."""
@@ -279,21 +279,21 @@ class Outbound:
             **headers,
             **self._target.headers,
         }
-        with translated(attempt):
+        with ErrorTranslation(attempt):
             response = await self._session.request(
                 method,
-                _request_url(url),
+                _parse_request_url(url),
                 headers=merged,
                 data=data,
                 allow_redirects=False,
                 trace_request_ctx=attempt,
             )
-            reply = Reply(response, attempt)
+            reply = HttpReply(response, attempt)
             try:
                 yield reply
             finally:
                 if reply.answered and not response.closed:
-                    self._leftovers.take(response)
+                    self._leftovers.add_stream(response)
                 else:
                     response.release()  # closes the connection, where the body has not ended
                     await response.wait_for_close()
@@ -302,17 +302,17 @@ class Outbound:
 async def _mark_sent(
     session: aiohttp.ClientSession, context: SimpleNamespace, params: object
 ) -> None:
-    attempt: Attempt = context.trace_request_ctx
-    attempt.mark()
+    attempt: RequestAttempt = context.trace_request_ctx
+    attempt.mark_sent()
 
 
-def redirect_target(url: str, reply: Reply) -> str | None:
+def find_redirect_target(url: str, reply: HttpReply) -> str | None:
     """Where a 307 or 308 within the origin leads. Raises OutboundRefused for every other
     redirect."""
     if not 300 <= reply.status < 400 or "location" not in reply.headers:
         return None
     location = urljoin(url, reply.headers["location"])
-    if origin(location) != origin(url) or reply.status not in (307, 308):
+    if get_origin(location) != get_origin(url) or reply.status not in (307, 308):
         raise OutboundRefused(
             "The server redirects to another address. Such redirects are not followed.",
             remedy="If the other address is correct, enter it as the server's URL.",

@@ -49,7 +49,7 @@ class CheckedResolver(AbstractResolver):
                 proto=0,
                 flags=socket.AI_NUMERICHOST,
             )
-            for address in await self._guard.addresses(host, port)
+            for address in await self._guard.resolve_addresses(host, port)
         ]
 
     async def close(self) -> None:
@@ -64,7 +64,7 @@ class Guard:
         self._networks = parse_networks(allowed_networks)
         self._resolve = resolve
 
-    async def addresses(self, host: str, port: int) -> list[str]:
+    async def resolve_addresses(self, host: str, port: int) -> list[str]:
         """The checked addresses of a host. Raises OutboundRefused or ConnectionFailed (nothing
         sent)."""
         if parse_address(host) is not None:
@@ -78,10 +78,10 @@ class Guard:
                     remedy="Check the host name and the DNS.",
                 ) from error
         for address in found:
-            self.check(address)
+            self.check_address(address)
         return found
 
-    def check(self, address: str) -> None:
+    def check_address(self, address: str) -> None:
         """Raises OutboundRefused for an address that is not allowed."""
         parsed = parse_address(address)
         if parsed is None or not is_allowed(parsed, self._networks):
@@ -92,7 +92,7 @@ class Guard:
     def make_socket(self, info: tuple[Any, ...]) -> socket.socket:
         """The last gate: the address that is really connected to."""
         family, kind, protocol, _, address = info
-        self.check(str(address[0]))
+        self.check_address(str(address[0]))
         return socket.socket(family=family, type=kind, proto=protocol)
 
 
@@ -118,7 +118,7 @@ def check_url(url: str) -> str:
     return url
 
 
-def origin(url: str) -> tuple[str, str | None, int | None]:
+def get_origin(url: str) -> tuple[str, str | None, int | None]:
     """Scheme, host and port; two URLs with the same are of one origin."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)

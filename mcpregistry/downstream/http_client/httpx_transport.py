@@ -2,8 +2,8 @@
 httpx is litellm's.
 
 Invariants:
-* A request that is not made within a ``Way`` is refused, and so is every synchronous one: nothing
-  passes by the guard.
+* A request that is not made within a ``GuardedRoute`` is refused, and so is every synchronous one:
+  nothing passes by the guard.
 * No redirect is followed: libraries would send keys in headers of their own along.
 * What a refused address would have answered was never asked for, so nobody can be shown it.
 """
@@ -23,8 +23,8 @@ import httpx
 import msgspec
 
 from mcpregistry.domain.errors import DownstreamError, OutboundRefused
-from mcpregistry.domain.servers.target import MIB, Limits, Target
-from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply
+from mcpregistry.domain.servers.target import MIB, ServerLimits, ServerTarget
+from mcpregistry.downstream.http_client.client import HttpReply, Outbound, RequestAttempt
 from mcpregistry.downstream.http_client.guard import resolve_name
 
 MOST_BYTES = 64 * MIB  # of one decoded answer
@@ -34,15 +34,15 @@ _WHOLE = {"application/json", "text/plain", ""}  # types of answers that come as
 _OWN = {"host", "content-length", "accept-encoding", "connection", "transfer-encoding"}
 
 
-class Redirected(OutboundRefused):
+class RedirectedError(OutboundRefused):
     """The answer leads elsewhere, which is not followed."""
 
 
-class WebPage(DownstreamError):
+class WebPageError(DownstreamError):
     """The answer is a web page, though it says that all went well."""
 
 
-class NotJson(DownstreamError):
+class NotJsonError(DownstreamError):
     """The answer is not JSON, or only a part of it, though it says that all went well."""
 
 
@@ -62,7 +62,7 @@ class ObservedRequest:
     error: str = ""  # the class of what ended it early
 
 
-class Way:
+class GuardedRoute:
     """The way of one conversation: private networks into which it may lead, and why it ended early
     if it did.
 
@@ -84,7 +84,7 @@ class Way:
         self.status: int | None = None
 
     @contextmanager
-    def observe(self, request: httpx.Request) -> Iterator[ObservedRequest]:
+    def observe_request(self, request: httpx.Request) -> Iterator[ObservedRequest]:
         """Note the request, how long it took and why it failed."""
         noted = ObservedRequest(request.method, str(request.url), request.headers.multi_items())
         if self.observed is not None:
@@ -99,7 +99,7 @@ class Way:
             noted.seconds = monotonic() - began
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def activate_route(self) -> Iterator[None]:
         """Requests of this task go this way."""
         token = _way.set(self)
         try:
@@ -107,13 +107,13 @@ class Way:
         finally:
             _way.reset(token)
 
-    def outbound(self) -> Outbound:
+    def make_client(self) -> Outbound:
         """A client of its own for each request: a connection costs a thousandth of an answer's
         time, and none outlives the check of its address, its loop, or the change of a provider's
         networks.
         """
-        limits = Limits(connect_timeout=_CONNECT_SECONDS)
-        target = Target(
+        limits = ServerLimits(connect_timeout=_CONNECT_SECONDS)
+        target = ServerTarget(
             server_id=0,
             slug="",
             revision=0,
@@ -124,7 +124,7 @@ class Way:
         return Outbound(target, resolve=_resolve)
 
 
-_way: ContextVar[Way | None] = ContextVar("way_out", default=None)
+_way: ContextVar[GuardedRoute | None] = ContextVar("way_out", default=None)
 
 
 async def _resolve(host: str, port: int) -> list[str]:
@@ -132,7 +132,7 @@ async def _resolve(host: str, port: int) -> list[str]:
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
-    """Serves httpx clients from the guarded one, for whoever takes a ``Way``."""
+    """Serves httpx clients from the guarded one, for whoever takes a ``GuardedRoute``."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """httpx's hook: one request, within the time that its client gives it."""
@@ -142,9 +142,9 @@ class GuardedTransport(httpx.AsyncBaseTransport):
                 "This request has no guarded client, or its client has ended.", request=request
             )
         try:
-            with way.observe(request) as noted:
-                async with asyncio.timeout(_patience(request)):
-                    return await _sent(way, request, noted)
+            with way.observe_request(request) as noted:
+                async with asyncio.timeout(_read_timeout(request)):
+                    return await _send_request(way, request, noted)
         except TimeoutError as error:
             raise httpx.ReadTimeout("No answer in time.", request=request) from error
         except DownstreamError as error:
@@ -155,27 +155,33 @@ class GuardedTransport(httpx.AsyncBaseTransport):
             ) from None
 
 
-def _patience(request: httpx.Request) -> float | None:
+def _read_timeout(request: httpx.Request) -> float | None:
     given: dict[str, Any] = request.extensions.get("timeout") or {}
     return given.get("read")
 
 
-async def _sent(way: Way, request: httpx.Request, noted: ObservedRequest) -> httpx.Response:
+async def _send_request(
+    way: GuardedRoute, request: httpx.Request, noted: ObservedRequest
+) -> httpx.Response:
     headers = {name: value for name, value in request.headers.items() if name not in _OWN}
     body = await request.aread()
     noted.body = body
     async with AsyncExitStack() as stack:
-        outbound = await stack.enter_async_context(way.outbound())
+        outbound = await stack.enter_async_context(way.make_client())
         reply = await stack.enter_async_context(
             outbound.send(
-                request.method, str(request.url), headers=headers, data=body, attempt=Attempt()
+                request.method,
+                str(request.url),
+                headers=headers,
+                data=body,
+                attempt=RequestAttempt(),
             )
         )
         way.status = reply.status
         noted.status = reply.status
         noted.answer_headers = list(reply.headers.items())
         if 300 <= reply.status < 400:
-            raise Redirected(
+            raise RedirectedError(
                 "The address redirects to another one. Redirects are not followed.",
                 remedy="Enter the address that it redirects to.",
             )
@@ -185,12 +191,12 @@ async def _sent(way: Way, request: httpx.Request, noted: ObservedRequest) -> htt
             if k.lower() not in ("content-encoding", "content-length")
         ]
         if way.repair is not None and reply.status == 200 and reply.content_type == "text/html":
-            raise WebPage("The address answered with a web page.")
+            raise WebPageError("The address answered with a web page.")
         if way.repair is not None and reply.status == 200 and reply.content_type in _WHOLE:
-            received = await reply.body(MOST_BYTES)
+            received = await reply.read_body(MOST_BYTES)
             if way.observed is not None:
                 noted.answer += received
-            _refuse_no_json(received)
+            _require_json(received)
             return httpx.Response(
                 reply.status, headers=kept, content=way.repair(received), request=request
             )
@@ -198,20 +204,20 @@ async def _sent(way: Way, request: httpx.Request, noted: ObservedRequest) -> htt
         return httpx.Response(reply.status, headers=kept, stream=stream, request=request)
 
 
-def _refuse_no_json(body: bytes) -> None:
+def _require_json(body: bytes) -> None:
     """Raise WebPage or NotJson: libraries report both as an error of the provider, with a status
     that it did not send."""
     if body.lstrip()[:1] == b"<":
-        raise WebPage("The address answered with a web page.")
+        raise WebPageError("The address answered with a web page.")
     try:
         msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise NotJson("The answer is not complete JSON.") from None
+        raise NotJsonError("The answer is not complete JSON.") from None
 
 
 class _Body(httpx.AsyncByteStream):
     def __init__(
-        self, way: Way, reply: Reply, stack: AsyncExitStack, noted: ObservedRequest
+        self, way: GuardedRoute, reply: HttpReply, stack: AsyncExitStack, noted: ObservedRequest
     ) -> None:
         self._way = way
         self._reply = reply
@@ -220,7 +226,7 @@ class _Body(httpx.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            async for piece in self._reply.pieces(MOST_BYTES):
+            async for piece in self._reply.read_pieces(MOST_BYTES):
                 if self._way.observed is not None:
                     self._noted.answer += piece
                 yield piece

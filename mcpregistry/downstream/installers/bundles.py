@@ -26,13 +26,13 @@ from urllib.parse import urljoin
 
 from mcpregistry.domain.errors import ConfigInvalid, DownstreamError, ResourceLimit
 from mcpregistry.domain.installs.mcpb import FILE, MOST_MANIFEST, Manifest, parse
-from mcpregistry.domain.installs.reasons import InstallFailed, out_of_time, too_much
+from mcpregistry.domain.installs.reasons import InstallFailed, explain_excess_usage, explain_timeout
 from mcpregistry.domain.servers.launch import check_url
-from mcpregistry.domain.servers.target import Limits, Target
-from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply
+from mcpregistry.domain.servers.target import ServerLimits, ServerTarget
+from mcpregistry.downstream.http_client.client import HttpReply, Outbound, RequestAttempt
 from mcpregistry.downstream.installers import programs
-from mcpregistry.downstream.installers.running import LOOK_SECONDS, Place
-from mcpregistry.downstream.installers.tree import MOST_BYTES, MOST_FILES
+from mcpregistry.downstream.installers.installer_process import LOOK_SECONDS, InstallerPlace
+from mcpregistry.downstream.installers.package_tree import MOST_BYTES, MOST_FILES
 
 MOST_DOWNLOADED = 200 << 20
 MOST_RATIO = 100  # of unpacked to packed, for archives that unpack to more than a little
@@ -47,13 +47,15 @@ _END64 = b"PK\x06\x07"
 _REPORT = "Do not use this bundle. Report the problem to its publisher."
 
 
-def fetch(*, address: str, sha256: str, networks: tuple[str, ...], place: Place) -> tuple[str, int]:
+def fetch_bundle(
+    *, address: str, sha256: str, networks: tuple[str, ...], place: InstallerPlace
+) -> tuple[str, int]:
     """The file with this hash, as a path below ``place.home``, and its size. Raises
     InstallFailed."""
     file = os.path.join(place.home, "bundle.zip")
     stop = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="bundle") as pool, open(file, "wb") as opened:
-        work = _fetched(address, networks, opened, place.bounds.seconds, stop)
+        work = _download(address, networks, opened, place.bounds.seconds, stop)
         done: Future[str] = pool.submit(asyncio.run, work)
         try:
             while not wait([done], LOOK_SECONDS).done:
@@ -69,35 +71,35 @@ def fetch(*, address: str, sha256: str, networks: tuple[str, ...], place: Place)
     return file, os.path.getsize(file)
 
 
-async def _fetched(
+async def _download(
     address: str, networks: tuple[str, ...], file: BinaryIO, seconds: float, stop: threading.Event
 ) -> str:
     """Write it into the file; its SHA-256. Redirects are followed, each to an address that is
     checked like the first."""
-    target = Target(
+    target = ServerTarget(
         server_id=0,
         slug="",
         revision=0,
         transport="http",
         url=address,
         allowed_networks=networks,
-        limits=Limits(connect_timeout=_CONNECT_SECONDS),
+        limits=ServerLimits(connect_timeout=_CONNECT_SECONDS),
     )
     try:
         async with asyncio.timeout(seconds), Outbound(target) as outbound:
             for _ in range(MOST_REDIRECTS):
-                _check(address, networks)
+                _check_address(address, networks)
                 async with outbound.send(
-                    "GET", address, headers={}, data=None, attempt=Attempt()
+                    "GET", address, headers={}, data=None, attempt=RequestAttempt()
                 ) as reply:
                     if 300 <= reply.status < 400 and "location" in reply.headers:
                         address = urljoin(address, reply.headers["location"])
                         continue
-                    return await _written(reply, file, stop)
+                    return await _write_reply(reply, file, stop)
     except TimeoutError as error:
-        raise out_of_time(seconds) from error
+        raise explain_timeout(seconds) from error
     except ResourceLimit as error:
-        raise too_much("data", f"{MOST_DOWNLOADED >> 20} MB") from error
+        raise explain_excess_usage("data", f"{MOST_DOWNLOADED >> 20} MB") from error
     except (DownstreamError, ConfigInvalid) as error:
         raise InstallFailed(
             f"The bundle cannot be downloaded. {error.message}", remedy=error.remedy
@@ -108,7 +110,7 @@ async def _fetched(
     )
 
 
-def _check(address: str, networks: tuple[str, ...]) -> None:
+def _check_address(address: str, networks: tuple[str, ...]) -> None:
     if not check_url(address, ("http", "https")).startswith("https://") and not networks:
         raise ConfigInvalid(
             "The bundle has an http address, so it could be changed on the way.",
@@ -116,13 +118,13 @@ def _check(address: str, networks: tuple[str, ...]) -> None:
         )
 
 
-async def _written(reply: Reply, file: BinaryIO, stop: threading.Event) -> str:
+async def _write_reply(reply: HttpReply, file: BinaryIO, stop: threading.Event) -> str:
     if reply.status != 200:
         raise InstallFailed(
             f"The bundle's address answered HTTP {reply.status}.", remedy="Check the address."
         )
     digest = hashlib.sha256()
-    pieces = reply.pieces(MOST_DOWNLOADED)
+    pieces = reply.read_pieces(MOST_DOWNLOADED)
     while not stop.is_set():
         async with asyncio.timeout(_IDLE_SECONDS):
             piece = await anext(pieces, None)
@@ -133,44 +135,44 @@ async def _written(reply: Reply, file: BinaryIO, stop: threading.Event) -> str:
     return digest.hexdigest()
 
 
-def manifest(file: str) -> Mapping[str, Any]:
+def read_bundle_manifest(file: str) -> Mapping[str, Any]:
     """The archive's ``manifest.json``. Raises InstallFailed, and LockRefused for what it says."""
-    with _opened(file) as archive:
+    with _open_archive(file) as archive:
         try:
             info = archive.getinfo(FILE)
         except KeyError as error:
             raise InstallFailed(
                 f"The file is not a valid bundle: it contains no {FILE}.", remedy=_REPORT
             ) from error
-        raw = b"".join(_unpacked(archive, info, MOST_MANIFEST))
+        raw = b"".join(_unpack_file(archive, info, MOST_MANIFEST))
     return parse(raw)
 
 
 def unpack(file: str, build: str) -> None:
     """All of it, below ``build``. Raises InstallFailed, with the name of what is odd in it."""
-    with _opened(file) as archive:
+    with _open_archive(file) as archive:
         infos = archive.infolist()
-        _look_through(infos)
+        _check_entries(infos)
         left = MOST_BYTES
         for info in infos:
             target = Path(build, info.filename)
             try:
                 (target if info.is_dir() else target.parent).mkdir(parents=True, exist_ok=True)
             except (FileExistsError, NotADirectoryError) as error:
-                raise _odd(info, "has a file in place of its folder") from error
+                raise _make_odd_error(info, "has a file in place of its folder") from error
             if info.is_dir():
                 continue
             with open(target, "xb") as opened:
-                for piece in _unpacked(archive, info, left):
+                for piece in _unpack_file(archive, info, left):
                     opened.write(piece)
                     left -= len(piece)
             os.chmod(target, 0o700 if info.external_attr >> 16 & 0o111 else 0o600)
 
 
-def command(found: Manifest, folder: str) -> list[str]:
+def build_bundle_command(found: Manifest, folder: str) -> list[str]:
     """The program and its fixed words, with the bundle in ``folder``. Raises InstallFailed where
     there is no such program."""
-    first = {"node": programs.node, "python": programs.python}.get(found.program)
+    first = {"node": programs.find_node, "python": programs.find_python}.get(found.program)
     return [
         *([first()] if first else []),
         *(word.replace("${__dirname}", folder) for word in found.fixed),
@@ -189,7 +191,7 @@ def make_runnable(words: list[str], build: str) -> None:
         os.chmod(place, 0o700)
 
 
-def _opened(file: str) -> zipfile.ZipFile:
+def _open_archive(file: str) -> zipfile.ZipFile:
     """The archive, once its list of contents is known to be of a size that one may read."""
     try:
         _check_end(file)
@@ -205,25 +207,25 @@ def _check_end(file: str) -> None:
     at = tail.rfind(_END)
     count, size = struct.unpack("<HI", tail[at + 10 : at + 16]) if at >= 0 else (0, 0)
     if _END64 in tail or count > MOST_FILES or size > _MOST_DIRECTORY:
-        raise too_much("files", f"{MOST_BYTES >> 20} MB or {MOST_FILES:,} files")
+        raise explain_excess_usage("files", f"{MOST_BYTES >> 20} MB or {MOST_FILES:,} files")
 
 
-def _look_through(infos: list[zipfile.ZipInfo]) -> None:
+def _check_entries(infos: list[zipfile.ZipInfo]) -> None:
     names: set[str] = set()
     for info in infos:
         mode = info.external_attr >> 16
         if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise _odd(info, "is not a regular file or folder")
+            raise _make_odd_error(info, "is not a regular file or folder")
         if info.flag_bits & 1 or info.compress_type not in (
             zipfile.ZIP_STORED,
             zipfile.ZIP_DEFLATED,
         ):
-            raise _odd(info, "is encrypted, or compressed in an unsupported way")
-        if not _lies_below(info.filename):
-            raise _odd(info, "has a path outside of the bundle")
+            raise _make_odd_error(info, "is encrypted, or compressed in an unsupported way")
+        if not _is_below(info.filename):
+            raise _make_odd_error(info, "has a path outside of the bundle")
         key = info.filename.rstrip("/")
         if key in names:
-            raise _odd(info, "exists twice")
+            raise _make_odd_error(info, "exists twice")
         names.add(key)
     packed, whole = (
         sum(getattr(info, name) for info in infos) for name in ("compress_size", "file_size")
@@ -233,13 +235,13 @@ def _look_through(infos: list[zipfile.ZipInfo]) -> None:
         or len(infos) > MOST_FILES
         or (whole > _LITTLE and whole > packed * MOST_RATIO)
     ):
-        raise too_much(
+        raise explain_excess_usage(
             "files",
             f"{MOST_BYTES >> 20} MB or {MOST_FILES:,} files, or {MOST_RATIO} times its packed size",
         )
 
 
-def _lies_below(name: str) -> bool:
+def _is_below(name: str) -> bool:
     parts = name.rstrip("/").split("/")
     odd = (
         "\\" in name
@@ -252,7 +254,7 @@ def _lies_below(name: str) -> bool:
     )
 
 
-def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> Iterator[bytes]:
+def _unpack_file(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> Iterator[bytes]:
     """In pieces; more than ``most`` bytes, or another content than its checksum says, is
     refused."""
     try:
@@ -260,16 +262,16 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> Ite
             while piece := opened.read(_PIECE):
                 most -= len(piece)
                 if most < 0:
-                    raise too_much("files", f"{MOST_BYTES >> 20} MB")
+                    raise explain_excess_usage("files", f"{MOST_BYTES >> 20} MB")
                 yield piece
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
-        raise _odd(info, "is damaged") from error
+        raise _make_odd_error(info, "is damaged") from error
     except OSError as error:
         # its list of contents names a place before the file's beginning
         if error.errno != errno.EINVAL:
             raise
-        raise _odd(info, "is damaged") from error
+        raise _make_odd_error(info, "is damaged") from error
 
 
-def _odd(info: zipfile.ZipInfo, what: str) -> InstallFailed:
+def _make_odd_error(info: zipfile.ZipInfo, what: str) -> InstallFailed:
     return InstallFailed(f"{info.filename[:200]!r} in the bundle {what}.", remedy=_REPORT)

@@ -6,21 +6,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from mcpregistry.domain.installs import npm as locks
-from mcpregistry.domain.installs.lock import Lock
+from mcpregistry.domain.installs.lock import PackageLock
 from mcpregistry.domain.installs.reasons import InstallFailed
 from mcpregistry.downstream.installers import programs
-from mcpregistry.downstream.installers.ending import ended
-from mcpregistry.downstream.installers.running import Place, run
+from mcpregistry.downstream.installers.exit_check import check_exit
+from mcpregistry.downstream.installers.installer_process import InstallerPlace, run_installer
 
 _QUIET = ("--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund")
 _MANIFEST = "package.json"
 _LOCK = "package-lock.json"
 
 
-def resolve(*, package: str, version: str, registry: str, place: Place) -> str:
+def resolve(*, package: str, version: str, registry: str, place: InstallerPlace) -> str:
     """The text of a lock, not yet read. Raises InstallFailed."""
-    Path(place.build, _MANIFEST).write_text(locks.manifest(package, version))
-    _npm(["install", "--package-lock-only"], registry, place)
+    Path(place.build, _MANIFEST).write_text(locks.write_manifest(package, version))
+    _run_npm(["install", "--package-lock-only"], registry, place)
     try:
         return Path(place.build, _LOCK).read_text()
     except (OSError, ValueError) as error:
@@ -29,26 +29,29 @@ def resolve(*, package: str, version: str, registry: str, place: Place) -> str:
         ) from error
 
 
-def install(*, lock: Lock, text: str, registry: str, place: Place) -> None:
+def install(*, lock: PackageLock, text: str, registry: str, place: InstallerPlace) -> None:
     """What the lock says, and nothing else, into ``place.build``. Raises InstallFailed."""
-    asked = locks.asked_for(text)
+    asked = locks.read_requested_package(text)
     Path(place.build, _MANIFEST).write_text(
-        locks.manifest(lock.package.name, asked[lock.package.name])
+        locks.write_manifest(lock.package.name, asked[lock.package.name])
     )
     Path(place.build, _LOCK).write_text(text)
-    _npm(["ci"], registry, place)
+    _run_npm(["ci"], registry, place)
 
 
-def programs_of(lock: Lock, build: str) -> dict[str, list[str]]:
+def list_programs(lock: PackageLock, build: str) -> dict[str, list[str]]:
     """The command of each program that the package names, as a file below ``build``."""
     return {
-        name: [programs.node(), str(Path(build, lock.package.path, file))]
+        name: [programs.find_node(), str(Path(build, lock.package.path, file))]
         for name, file in lock.package.programs
     }
 
 
-def _npm(verb: list[str], registry: str, place: Place) -> None:
-    argv = [programs.npm(), *verb, *_QUIET]
-    programs.node()
-    env = programs.for_npm(place.home, registry)
-    ended(*run(argv, place=place, env=env, read=programs.readable()), verb="npm " + verb[0])
+def _run_npm(verb: list[str], registry: str, place: InstallerPlace) -> None:
+    argv = [programs.find_npm(), *verb, *_QUIET]
+    programs.find_node()
+    env = programs.build_npm_env(place.home, registry)
+    check_exit(
+        *run_installer(argv, place=place, env=env, read=programs.list_readable_files()),
+        verb="npm " + verb[0],
+    )

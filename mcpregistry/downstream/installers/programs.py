@@ -11,7 +11,7 @@ import sys
 import sysconfig
 from urllib.parse import urlsplit
 
-from mcpregistry.domain.installs.reasons import missing
+from mcpregistry.domain.installs.reasons import explain_missing_installer
 
 # How this machine reaches the network, and which certificates it believes; named by its operator's
 # environment.
@@ -34,38 +34,38 @@ _UV = (
 _FILES = ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "UV_FIND_LINKS")
 
 
-def uv() -> str:
+def find_uv() -> str:
     """The program that uv's wheel brings, beside this Python; else one on PATH. Raises
     InstallFailed."""
-    return _found("uv", sysconfig.get_path("scripts"), os.path.dirname(sys.executable))
+    return _find_program("uv", sysconfig.get_path("scripts"), os.path.dirname(sys.executable))
 
 
-def npm() -> str:
+def find_npm() -> str:
     """Raises InstallFailed where there is none."""
-    return _found("npm")
+    return _find_program("npm")
 
 
-def node() -> str:
+def find_node() -> str:
     """Raises InstallFailed where there is none."""
-    return _found("node")
+    return _find_program("node")
 
 
-def container() -> str:
+def find_container_engine() -> str:
     """What starts containers here. Raises InstallFailed where there is neither docker nor
     podman."""
     found = shutil.which("docker") or shutil.which("podman")
     if found is None:
-        raise missing("docker")
+        raise explain_missing_installer("docker")
     return found
 
 
-def python() -> str:
+def find_python() -> str:
     """The interpreter of virtual environments: the one under our own, so that ours can be
     replaced."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
-def version(program: str) -> str:
+def read_version(program: str) -> str:
     """What the program says of its version; empty where it says nothing that looks like one."""
     try:
         said = subprocess.run(  # noqa: S603  a program that was found on PATH
@@ -82,9 +82,9 @@ def version(program: str) -> str:
     return found.group() if found else ""
 
 
-def for_uv(home: str, index: str) -> dict[str, str]:
+def build_uv_env(home: str, index: str) -> dict[str, str]:
     """uv's environment: no configuration of anybody's, no download of a Python."""
-    known = _passed(*_NETWORK, *_UV)
+    known = _select_environment(*_NETWORK, *_UV)
     if (
         "UV_DEFAULT_INDEX" not in known
         and "UV_INDEX_URL" not in known
@@ -104,12 +104,12 @@ def for_uv(home: str, index: str) -> dict[str, str]:
     )
 
 
-def for_npm(home: str, registry: str) -> dict[str, str]:
+def build_npm_env(home: str, registry: str) -> dict[str, str]:
     """npm's environment: no configuration of anybody's (HOME has none), no scripts, no git, no
     links to elsewhere."""
-    named = registry or next(iter(_passed("NPM_CONFIG_REGISTRY").values()), "")
+    named = registry or next(iter(_select_environment("NPM_CONFIG_REGISTRY").values()), "")
     return (
-        _passed(*_NETWORK)
+        _select_environment(*_NETWORK)
         | ({"npm_config_registry": named} if named else {})
         | {
             "npm_config_globalconfig": os.devnull,
@@ -129,7 +129,7 @@ def for_npm(home: str, registry: str) -> dict[str, str]:
     )
 
 
-def readable(*addresses: str) -> tuple[str, ...]:
+def list_readable_files(*addresses: str) -> tuple[str, ...]:
     """Files that the environment names: certificates, and an index that is a folder of this
     machine."""
     values = [value for name in _FILES for value in os.environ.get(name, "").split()]
@@ -139,15 +139,15 @@ def readable(*addresses: str) -> tuple[str, ...]:
     return tuple(path for path in (*files, *folders) if os.path.exists(path))
 
 
-def _passed(*names: str) -> dict[str, str]:
+def _select_environment(*names: str) -> dict[str, str]:
     words = (word for name in names for word in (name, name.lower()))
     return {word: os.environ[word] for word in words if os.environ.get(word)}
 
 
-def _found(program: str, *folders: str) -> str:
+def _find_program(program: str, *folders: str) -> str:
     found = shutil.which(
         program, path=os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)])
     )
     if found is None:
-        raise missing(program)
+        raise explain_missing_installer(program)
     return found

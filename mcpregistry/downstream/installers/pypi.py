@@ -9,21 +9,21 @@ import os
 from pathlib import Path
 
 from mcpregistry.domain.installs import pypi as locks
-from mcpregistry.domain.installs.lock import Lock
-from mcpregistry.domain.installs.names import Ecosystem, normal
+from mcpregistry.domain.installs.lock import PackageLock
+from mcpregistry.domain.installs.names import Ecosystem, normalize_name
 from mcpregistry.domain.installs.reasons import InstallFailed
 from mcpregistry.downstream.installers import programs
-from mcpregistry.downstream.installers.ending import ended
-from mcpregistry.downstream.installers.running import Place, run
+from mcpregistry.downstream.installers.exit_check import check_exit
+from mcpregistry.downstream.installers.installer_process import InstallerPlace, run_installer
 
 _VENV = "venv"
 _MOST_METADATA = 1 << 20
 
 
-def resolve(*, package: str, version: str, index: str, place: Place) -> str:
+def resolve(*, package: str, version: str, index: str, place: InstallerPlace) -> str:
     """The text of a lock, not yet read. Raises InstallFailed."""
-    Path(place.build, "asked").write_text(locks.requirement(package, version))
-    _uv(
+    Path(place.build, "asked").write_text(locks.write_requirement(package, version))
+    _run_uv(
         [
             "pip",
             "compile",
@@ -35,7 +35,7 @@ def resolve(*, package: str, version: str, index: str, place: Place) -> str:
             "--only-binary",
             ":all:",
             "--python",
-            programs.python(),
+            programs.find_python(),
             "--output-file",
             "lock",
         ],
@@ -50,17 +50,17 @@ def resolve(*, package: str, version: str, index: str, place: Place) -> str:
         ) from error
 
 
-def install(*, text: str, index: str, place: Place) -> None:
+def install(*, text: str, index: str, place: InstallerPlace) -> None:
     """What the lock says, and nothing else, into a virtual environment below ``place.build``.
     Raises InstallFailed."""
     Path(place.build, "lock").write_text(text)
-    _uv(
-        ["venv", _VENV, "--relocatable", "--no-project", "--python", programs.python()],
+    _run_uv(
+        ["venv", _VENV, "--relocatable", "--no-project", "--python", programs.find_python()],
         index,
         place,
     )
     python = str(Path(place.build, _VENV, "bin", "python"))
-    _uv(
+    _run_uv(
         ["pip", "sync", "lock", "--require-hashes", "--only-binary", ":all:", "--python", python],
         index,
         place,
@@ -68,17 +68,17 @@ def install(*, text: str, index: str, place: Place) -> None:
     _compile(place)
 
 
-def programs_of(lock: Lock, build: str) -> dict[str, list[str]]:
+def list_programs(lock: PackageLock, build: str) -> dict[str, list[str]]:
     """The command of each program that the package names: its interpreter and its file below
     ``build``."""
     folder = Path(build, _VENV, "bin")
     return {
         name: [str(folder / "python"), str(folder / name)]
-        for name in _scripts(lock.package.name, build)
+        for name in _find_scripts(lock.package.name, build)
     }
 
 
-def licences(build: str) -> dict[str, str]:
+def read_licences(build: str) -> dict[str, str]:
     """What the installed packages say of their licences, by name; those that say nothing are left
     out."""
     found = {}
@@ -88,20 +88,20 @@ def licences(build: str) -> dict[str, str]:
         )
         licence = said.get("License-Expression") or said.get("License") or ""
         if (name := said.get("Name")) and licence:
-            found[normal(Ecosystem.PYPI, name)] = licence.splitlines()[0][:100]
+            found[normalize_name(Ecosystem.PYPI, name)] = licence.splitlines()[0][:100]
     return found
 
 
-def _scripts(package: str, build: str) -> list[str]:
+def _find_scripts(package: str, build: str) -> list[str]:
     """The console scripts of the package itself, not of those that it needs."""
-    wanted = normal(Ecosystem.PYPI, package)
+    wanted = normalize_name(Ecosystem.PYPI, package)
     for file in Path(build, _VENV).glob("lib/python*/site-packages/*.dist-info/entry_points.txt"):
-        if normal(Ecosystem.PYPI, file.parent.name.split("-")[0]) == wanted:
-            return _console_scripts(file)
+        if normalize_name(Ecosystem.PYPI, file.parent.name.split("-")[0]) == wanted:
+            return _read_console_scripts(file)
     return []
 
 
-def _console_scripts(file: Path) -> list[str]:
+def _read_console_scripts(file: Path) -> list[str]:
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     try:
@@ -111,7 +111,7 @@ def _console_scripts(file: Path) -> list[str]:
     return [*parser["console_scripts"]] if "console_scripts" in parser else []
 
 
-def _compile(place: Place) -> None:
+def _compile(place: InstallerPlace) -> None:
     """Compile all modules now: the folder is read-only afterwards, and each start would compile
     them again.
 
@@ -119,7 +119,7 @@ def _compile(place: Place) -> None:
     installed. A module that is no valid Python stays as it is.
     """
     argv = [
-        programs.python(),
+        programs.find_python(),
         "-I",
         "-S",
         "-m",
@@ -127,15 +127,15 @@ def _compile(place: Place) -> None:
         "-q",
         os.path.join(place.build, _VENV, "lib"),
     ]
-    run(argv, place=place, env={})
+    run_installer(argv, place=place, env={})
 
 
-def _uv(verb: list[str], index: str, place: Place) -> None:
-    env = programs.for_uv(place.home, index)
-    found = run(
-        [programs.uv(), *verb, "--quiet"],
+def _run_uv(verb: list[str], index: str, place: InstallerPlace) -> None:
+    env = programs.build_uv_env(place.home, index)
+    found = run_installer(
+        [programs.find_uv(), *verb, "--quiet"],
         place=place,
         env=env,
-        read=programs.readable(index, os.devnull),
+        read=programs.list_readable_files(index, os.devnull),
     )
-    ended(*found, verb="uv " + " ".join(verb[:2]))
+    check_exit(*found, verb="uv " + " ".join(verb[:2]))

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from mcpregistry.domain.calls.forwarding import Ask, Forwarding, HostChannel, Unanswered
+from mcpregistry.domain.calls.forwarding import Ask, Forwarding, HostChannel, HostUnansweredError
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.downstream.peers.client import exchange_frames
 from mcpregistry.downstream.peers.connections import OwnerGoneError, PeerConnections
@@ -34,7 +34,7 @@ class Channels:
         self._names: WeakKeyDictionary[HostChannel, str] = WeakKeyDictionary()
         self._channels: WeakValueDictionary[str, HostChannel] = WeakValueDictionary()
 
-    def name(self, channel: HostChannel | None) -> str:
+    def get_name(self, channel: HostChannel | None) -> str:
         """Return the name of a channel; empty for None."""
         if channel is None:
             return ""
@@ -44,12 +44,12 @@ class Channels:
             self._channels[name] = channel
         return self._names[channel]
 
-    async def hear(self, word: RelayedWord) -> Any:
+    async def deliver_word(self, word: RelayedWord) -> Any:
         """Pass a word of another process on to its host. Raises Unanswered, and TypeError for
         arguments that do not fit."""
         channel = self._channels.get(word.channel)
         if channel is None:
-            raise Unanswered(_GONE)
+            raise HostUnansweredError(_GONE)
         if word.method == "ask":
             return await channel.ask(*word.arguments)
         (channel.log if word.method == "log" else channel.complete)(*word.arguments)
@@ -81,11 +81,13 @@ class RemoteChannel:
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the host's answer to a question. Raises Unanswered."""
         try:
-            answer = await self._said(RelayedWord(self._channel, "ask", [method, dict(params)]))
+            answer = await self._exchange_word(
+                RelayedWord(self._channel, "ask", [method, dict(params)])
+            )
         except (OwnerGoneError, SlipsnisseError, ssl.SSLError):
-            raise Unanswered(_GONE) from None
+            raise HostUnansweredError(_GONE) from None
         if not isinstance(answer, dict) or "result" not in answer:
-            raise Unanswered(str((answer or {}).get("unanswered", _GONE)))
+            raise HostUnansweredError(str((answer or {}).get("unanswered", _GONE)))
         found: dict[str, Any] = answer["result"]
         return found
 
@@ -106,7 +108,7 @@ class RemoteChannel:
         # then its host has left as well
         with contextlib.suppress(OwnerGoneError, SlipsnisseError, ssl.SSLError):
             while self._words:
-                await self._said(self._words.popleft())
+                await self._exchange_word(self._words.popleft())
 
-    async def _said(self, word: RelayedWord) -> Any:
+    async def _exchange_word(self, word: RelayedWord) -> Any:
         return await exchange_frames(self._address, {"word": word}, self._connections)

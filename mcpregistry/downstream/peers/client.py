@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import structlog
 
-from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
-from mcpregistry.domain.errors import Busy, ConnectionFailed
+from mcpregistry.domain.calls.forwarding import Forwarding, HostUnansweredError
+from mcpregistry.domain.errors import ConnectionFailed, QueueFullError
 from mcpregistry.downstream.peers.connections import (
     OwnerGoneError,
     PeerConnection,
     PeerConnections,
-    connected,
+    connect_to_process,
     make_busy_error,
     make_other_keys_error,
 )
@@ -66,7 +66,7 @@ class Relay:
         made twice by this, because the owner does nothing before ``go``, which is sent once.
         """
         while True:
-            async with connections.using(address) as connection:
+            async with connections.borrow_connection(address) as connection:
                 if not await self._is_taken(connection, connections):
                     continue
                 write_frame(connection.writer, {"go": True})
@@ -82,22 +82,22 @@ class Relay:
         write_frame(connection.writer, {"call": self._call})
         try:
             await confirm_taken(connection.reader, is_new=connection.is_new)
-        except (OwnerGoneError, Busy) as error:
+        except (OwnerGoneError, QueueFullError) as error:
             connections.drop(connection.address)
-            if connection.is_new or isinstance(error, Busy) or error.is_dead:
+            if connection.is_new or isinstance(error, QueueFullError) or error.is_dead:
                 raise
             return False
         return True
 
     async def _follow(self, connection: PeerConnection) -> dict[str, Any]:
-        while (frame := await self._next(connection.reader)) is not None:
+        while (frame := await self._read_next_frame(connection.reader)) is not None:
             connection.is_reusable = ("result" in frame or "error" in frame) and not self._has_asked
             if "result" in frame:
                 found: dict[str, Any] = frame["result"]
                 return found
             if "error" in frame:
                 raise unpack_error(frame["error"])
-            self._hear(frame, connection.writer)
+            self._handle_frame(frame, connection.writer)
         # Even without ``sent``: the owner may have died between that word and the server.
         raise ConnectionFailed(
             "The process of this site that had the session's connection has ended or does not answer.",
@@ -105,7 +105,7 @@ class Relay:
             sent=True,
         )
 
-    async def _next(self, reader: asyncio.StreamReader) -> Any:
+    async def _read_next_frame(self, reader: asyncio.StreamReader) -> Any:
         """Return the next frame, or None at the end of the stream, or when another process may have
         the session."""
         reading = asyncio.ensure_future(read_frame(reader, MOST_BYTES))
@@ -119,20 +119,20 @@ class Relay:
         finally:
             reading.cancel()
 
-    def _hear(self, frame: Mapping[str, Any], writer: asyncio.StreamWriter) -> None:
+    def _handle_frame(self, frame: Mapping[str, Any], writer: asyncio.StreamWriter) -> None:
         if "sent" in frame:
-            self._tell("on_sent")
+            self._call_back("on_sent")
         elif "progress" in frame:
-            self._tell("on_progress", *frame["progress"])
+            self._call_back("on_progress", *frame["progress"])
         elif "log" in frame:
-            self._tell("on_log", frame["log"])
+            self._call_back("on_log", frame["log"])
         elif "ask" in frame:
             self._has_asked = True  # an answer may still be on its way when the call ends
             task = asyncio.ensure_future(self._ask(frame["ask"], writer))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
 
-    def _tell(self, name: str, *said: Any) -> None:
+    def _call_back(self, name: str, *said: Any) -> None:
         if (callback := self._callbacks.get(name)) is not None:
             callback(*said)
 
@@ -141,7 +141,7 @@ class Relay:
         answer: dict[str, Any] = {"number": asked["number"]}
         try:
             answer["result"] = await self._host.ask(asked["method"], asked["params"])
-        except Unanswered as reason:
+        except HostUnansweredError as reason:
             answer["unanswered"] = str(reason)
         except Exception:
             log.exception("peer.question_crashed")
@@ -153,7 +153,7 @@ class Relay:
 
 async def greet(address: str) -> None:
     """Tell another process that this one has started. Raises OwnerGoneError and Busy."""
-    async with connected(address) as (_, writer):
+    async with connect_to_process(address) as (_, writer):
         write_frame(writer, {"hello": True})
         await writer.drain()
 
@@ -180,18 +180,18 @@ async def ask_host_at(
     if not isinstance(answer, dict) or "elsewhere" in answer:
         return None
     if "unanswered" in answer:
-        raise Unanswered(str(answer["unanswered"]))
+        raise HostUnansweredError(str(answer["unanswered"]))
     found: dict[str, Any] = answer["result"]
     return found
 
 
-async def tell_process(
+async def notify_process(
     address: str, frame: Mapping[str, str], connections: PeerConnections
 ) -> None:
     """Send ``end_session`` or ``roots_changed`` to another process. Never raises."""
     try:
         await exchange_frames(address, frame, connections)
-    except (OwnerGoneError, Busy, ssl.SSLError):
+    except (OwnerGoneError, QueueFullError, ssl.SSLError):
         log.info("peer.not_notified", address=address, what=[*frame])
 
 
@@ -200,7 +200,7 @@ async def exchange_frames(
 ) -> Any:
     """Send one frame and return the one that answers it; None if the process has ended. Raises as
     ``connected``, and ssl.SSLError."""
-    async with connections.using(address) as connection:
+    async with connections.borrow_connection(address) as connection:
         write_frame(connection.writer, frame)
         answer = await read_frame(connection.reader, MOST_BYTES)
         connection.is_reusable = answer is not None
@@ -215,7 +215,7 @@ async def relay_request(
 
     If that process dies during the answer, the answer ends there.
     """
-    async with connected(address) as (reader, writer):
+    async with connect_to_process(address) as (reader, writer):
         write_frame(writer, {"request": request})
         begun = False
         with contextlib.suppress(ssl.SSLError):

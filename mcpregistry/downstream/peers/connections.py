@@ -9,7 +9,7 @@ import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from mcpregistry.domain.errors import Busy
+from mcpregistry.domain.errors import QueueFullError
 from mcpregistry.downstream.peers.sockets import Streams, dial
 
 MOST_IDLE = 64  # to all processes together
@@ -30,7 +30,7 @@ class OwnerGoneError(Exception):
 
 
 @contextlib.asynccontextmanager
-async def connected(address: str) -> AsyncIterator[Streams]:
+async def connect_to_process(address: str) -> AsyncIterator[Streams]:
     """Connect to the process that listens at this address. Raises OwnerGoneError, and Busy if it
     may be alive."""
     connection = await _connect(address)
@@ -68,8 +68,9 @@ class PeerConnections:
         self._is_closed = False
 
     @contextlib.asynccontextmanager
-    async def using(self, address: str) -> AsyncIterator[PeerConnection]:
-        """Use an idle connection to this process, or a new one. Raises as ``connected``."""
+    async def borrow_connection(self, address: str) -> AsyncIterator[PeerConnection]:
+        """Use an idle connection to this process, or a new one. Raises as
+        ``connect_to_process``."""
         connection = await self._take(address) or await _connect(address)
         try:
             yield connection
@@ -92,7 +93,7 @@ class PeerConnections:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def _take(self, address: str) -> PeerConnection | None:
-        while (found := self._newest(address)) is not None:
+        while (found := self._find_newest(address)) is not None:
             watching = self._idle.pop(found)
             watching.cancel()
             try:
@@ -107,7 +108,7 @@ class PeerConnections:
             await found.close()
         return None
 
-    def _newest(self, address: str) -> PeerConnection | None:
+    def _find_newest(self, address: str) -> PeerConnection | None:
         return next((each for each in reversed(self._idle) if each.address == address), None)
 
     def _keep(self, connection: PeerConnection) -> None:
@@ -142,18 +143,18 @@ async def _connect(address: str) -> PeerConnection:
         raise make_busy_error(f"cannot be reached ({error.strerror or 'no answer'})") from None
 
 
-def make_busy_error(what: str) -> Busy:
+def make_busy_error(what: str) -> QueueFullError:
     """Return the error for a process that may be alive."""
-    return Busy(
+    return QueueFullError(
         f"The process of this site that has the session's connection {what}.",
         remedy="Try again in a moment. If the process hangs, another one replaces it after 30 seconds.",
     )
 
 
-def make_other_keys_error() -> Busy:
+def make_other_keys_error() -> QueueFullError:
     """Return the error for a process that does not accept this one's certificate, or the other way
     round."""
-    return Busy(
+    return QueueFullError(
         "Two processes of this site do not accept each other's keys, so the session's connection cannot be used.",
         remedy="Use the same SLIPSNISSE_KEYS on all machines of the site, and run `manage.py doctor`.",
     )

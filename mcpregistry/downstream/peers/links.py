@@ -16,10 +16,10 @@ from typing import Any
 
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.downstream.peers.client import confirm_taken
-from mcpregistry.downstream.peers.connections import connected
+from mcpregistry.downstream.peers.connections import connect_to_process
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
 from mcpregistry.downstream.peers.messages import RelayedWatch, pack_error, unpack_error
-from mcpregistry.downstream.pool.watching import Follower, Listener, Watched
+from mcpregistry.downstream.pool.resource_subscriptions import Follower, Listener, Watched
 
 MOST_BYTES = 4 * 1024 * 1024  # of a frame
 LOOK_SECONDS = 30.0  # between looks whether the other process still has the connection
@@ -41,17 +41,17 @@ async def follow_at(
 
     Raises OwnerGoneError, NotOwnerError and Busy, all before anything is followed.
     """
-    async with connected(address) as (reader, writer):
+    async with connect_to_process(address) as (reader, writer):
         write_frame(writer, {"watch": watch})
         await confirm_taken(reader)
         follower = Follower(watched, is_main=bool(watch.session), ours_only=True)
         watched.join(follower)
         joined()
         working = [
-            asyncio.ensure_future(_tell(follower, writer)),
-            asyncio.ensure_future(_hear(follower, reader)),
+            asyncio.ensure_future(_send_wanted(follower, writer)),
+            asyncio.ensure_future(_receive_changes(follower, reader)),
         ]
-        working.append(asyncio.ensure_future(_look(still_owns)))
+        working.append(asyncio.ensure_future(_watch_ownership(still_owns)))
         try:
             done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -63,7 +63,7 @@ async def follow_at(
             await asyncio.gather(*working, return_exceptions=True)
 
 
-async def _tell(follower: Follower, writer: asyncio.StreamWriter) -> None:
+async def _send_wanted(follower: Follower, writer: asyncio.StreamWriter) -> None:
     """Send what is wanted, and what is not wanted any more."""
     told: set[str] = set()
     with contextlib.suppress(ConnectionError, ssl.SSLError):
@@ -81,7 +81,7 @@ async def _tell(follower: Follower, writer: asyncio.StreamWriter) -> None:
             await follower.changed.wait()
 
 
-async def _hear(follower: Follower, reader: asyncio.StreamReader) -> None:
+async def _receive_changes(follower: Follower, reader: asyncio.StreamReader) -> None:
     while (frame := await read_frame(reader, MOST_BYTES)) is not None:
         if "changed" in frame:
             for uri in frame["changed"]:
@@ -93,7 +93,7 @@ async def _hear(follower: Follower, reader: asyncio.StreamReader) -> None:
             follower.answer(uri, unpack_error(error))
 
 
-async def _look(still_owns: Callable[[], Awaitable[bool]]) -> None:
+async def _watch_ownership(still_owns: Callable[[], Awaitable[bool]]) -> None:
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         if not await still_owns():
@@ -124,7 +124,8 @@ class ServedLink:
         """Serve until the other process leaves, or this one does not own the connection any
         more."""
         working = [
-            asyncio.ensure_future(each) for each in (self._take(), self._send(), self._look())
+            asyncio.ensure_future(each)
+            for each in (self._receive_requests(), self._send_changes(), self._watch_ownership())
         ]
         try:
             done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
@@ -138,7 +139,7 @@ class ServedLink:
             for end in self._ends.values():
                 end()
 
-    async def _take(self) -> None:
+    async def _receive_requests(self) -> None:
         while (frame := await read_frame(self._reader, MOST_BYTES)) is not None:
             if "add" in frame:
                 self._begin(frame["add"])
@@ -147,21 +148,21 @@ class ServedLink:
 
     def _begin(self, uri: str) -> None:
         if uri in self._ends:
-            self._say({"accepted": uri})
+            self._send_frame({"accepted": uri})
         elif uri not in self._adding:
-            task = asyncio.ensure_future(self._added(uri))
+            task = asyncio.ensure_future(self._add_uri(uri))
             self._adding[uri] = task
             task.add_done_callback(
                 lambda done: self._adding.pop(uri) if self._adding.get(uri) is done else None
             )
 
-    async def _added(self, uri: str) -> None:
+    async def _add_uri(self, uri: str) -> None:
         try:
-            self._ends[uri] = await self._add(uri, lambda: self._note(uri))
+            self._ends[uri] = await self._add(uri, lambda: self._note_change(uri))
         except SlipsnisseError as error:
-            self._say({"refused": [uri, pack_error(error)]})
+            self._send_frame({"refused": [uri, pack_error(error)]})
         else:
-            self._say({"accepted": uri})
+            self._send_frame({"accepted": uri})
 
     def _drop(self, uri: str) -> None:
         if (adding := self._adding.pop(uri, None)) is not None:
@@ -170,11 +171,11 @@ class ServedLink:
             end()
         self._changed.pop(uri, None)
 
-    def _note(self, uri: str) -> None:
+    def _note_change(self, uri: str) -> None:
         self._changed[uri] = None
         self._news.set()
 
-    async def _send(self) -> None:
+    async def _send_changes(self) -> None:
         """Send changes as fast as the other process reads them. Each waits once."""
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             while True:
@@ -182,15 +183,15 @@ class ServedLink:
                 self._news.clear()
                 changed = list(self._changed)
                 self._changed = {}
-                self._say({"changed": changed})
+                self._send_frame({"changed": changed})
                 await self._writer.drain()
 
-    async def _look(self) -> None:
+    async def _watch_ownership(self) -> None:
         while True:
             await asyncio.sleep(GIVE_UP_SECONDS)
             if not self._owns():
                 return
 
-    def _say(self, frame: Mapping[str, Any]) -> None:
+    def _send_frame(self, frame: Mapping[str, Any]) -> None:
         if not self._writer.is_closing():
             write_frame(self._writer, frame)

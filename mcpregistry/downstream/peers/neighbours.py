@@ -20,7 +20,7 @@ def announce(marker: Path, address: str) -> None:
     written.replace(marker)
 
 
-def neighbours_of(marker: Path) -> list[str]:
+def list_neighbours(marker: Path) -> list[str]:
     """The addresses of the others, for the process with this file. The files of processes that have
     ended are deleted."""
     found = []

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from mcpregistry.domain.calls.forwarding import Unanswered
+from mcpregistry.domain.calls.forwarding import HostUnansweredError
 from mcpregistry.domain.errors import DownstreamError, SlipsnisseError
 from mcpregistry.downstream.peers import connections
 from mcpregistry.downstream.peers.frames import read_frame, write_frame
@@ -31,7 +31,7 @@ from mcpregistry.downstream.peers.messages import (
     pack_error,
     pack_event,
 )
-from mcpregistry.downstream.peers.sockets import Host, listen
+from mcpregistry.downstream.peers.sockets import PeerAddress, listen
 from mcpregistry.downstream.peers.tls_listener import TLSListener
 
 log = structlog.get_logger(__name__)
@@ -90,7 +90,7 @@ class PeerServer:
         self._address = ""
         self._exchanges: set[asyncio.Task[None]] = set()
 
-    async def start(self, place: Path | Host) -> str:
+    async def start(self, place: Path | PeerAddress) -> str:
         """Listen here. Returns the address. A Unix socket of an earlier process is replaced. Raises
         OSError."""
         self._server, self._address = await listen(place, self._accept)
@@ -174,7 +174,7 @@ class _Exchange:
                 return {"sent": handlers.notify is not None and await handlers.notify(notice)}
             if "question" in frame:
                 return await self._ask_host(msgspec.convert(frame["question"], RelayedQuestion))
-        except Unanswered as reason:
+        except HostUnansweredError as reason:
             return {"unanswered": str(reason)}
         for name, tell in (
             ("end_session", handlers.end_session),
@@ -232,7 +232,7 @@ class _Exchange:
     async def _answer(self, call: RelayedCall) -> bool:
         """Make the call and send its last frame. Nothing is read when that is sent: the next frame
         may begin another call."""
-        working = asyncio.ensure_future(self._work(call))
+        working = asyncio.ensure_future(self._perform_call(call))
         listening = asyncio.ensure_future(self._listen())
         try:
             await asyncio.wait({working, listening}, return_when=asyncio.FIRST_COMPLETED)
@@ -245,14 +245,14 @@ class _Exchange:
             write_frame(self._writer, working.result())
         return is_done and not self._has_asked
 
-    async def _work(self, call: RelayedCall) -> dict[str, Any]:
+    async def _perform_call(self, call: RelayedCall) -> dict[str, Any]:
         """Return the last frame."""
         callbacks = {
-            "on_sent": lambda: self._tell(sent=True),
-            "on_progress": (lambda *said: self._hint(progress=said))
+            "on_sent": lambda: self._send_event(sent=True),
+            "on_progress": (lambda *said: self._send_hint(progress=said))
             if call.wants_progress
             else None,
-            "on_log": (lambda line: self._hint(log=dict(line))) if call.wants_log else None,
+            "on_log": (lambda line: self._send_hint(log=dict(line))) if call.wants_log else None,
         }
         try:
             return {
@@ -270,15 +270,15 @@ class _Exchange:
                 )
             }
 
-    def _tell(self, **event: Any) -> None:
+    def _send_event(self, **event: Any) -> None:
         if not self._writer.is_closing():
             write_frame(self._writer, event)
 
-    def _hint(self, **event: Any) -> None:
+    def _send_hint(self, **event: Any) -> None:
         """Tell what may be left out if the other process hangs: a server can report progress
         without end."""
         if self._writer.transport.get_write_buffer_size() < MOST_UNREAD:
-            self._tell(**event)
+            self._send_event(**event)
 
     async def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Put a question to the host by way of the other process. Raises Unanswered."""
@@ -286,7 +286,7 @@ class _Exchange:
         number = next(self._numbers)
         answer = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
-        self._tell(ask={"number": number, "method": method, "params": dict(params)})
+        self._send_event(ask={"number": number, "method": method, "params": dict(params)})
         try:
             return await answer
         finally:
@@ -300,6 +300,6 @@ class _Exchange:
             if waiting is None or waiting.done():
                 continue
             if "unanswered" in said:
-                waiting.set_exception(Unanswered(said["unanswered"]))
+                waiting.set_exception(HostUnansweredError(said["unanswered"]))
             else:
                 waiting.set_result(said["result"])

@@ -38,7 +38,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class PeerAddress:
     """An address of this machine that the other machines reach, and the ports to choose from (0 to
     0: any)."""
 
@@ -48,7 +48,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class PeerIdentity:
     """How this process shows that it belongs to the site, as the one that listens and as the one
     that connects."""
 
@@ -57,13 +57,13 @@ class Identity:
 
 
 class _Site:
-    identity: Identity | None = None
+    identity: PeerIdentity | None = None
 
 
 def identify(keys: Iterable[bytes]) -> None:
     """Use certificates of these keys (32 bytes each) from now on: the first is shown, all are
     accepted."""
-    certificates = [_certificate(key) for key in keys]
+    certificates = [_make_certificate(key) for key in keys]
     accepted = "".join(certificate for certificate, _ in certificates)
     contexts = []
     for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
@@ -78,7 +78,7 @@ def identify(keys: Iterable[bytes]) -> None:
             file.flush()
             context.load_cert_chain(file.name)
         contexts.append(context)
-    _Site.identity = Identity(*contexts)
+    _Site.identity = PeerIdentity(*contexts)
 
 
 async def dial(address: str) -> Streams:
@@ -89,11 +89,14 @@ async def dial(address: str) -> Streams:
     host, _, port = address.rpartition(":")
     async with asyncio.timeout(HANDSHAKE_SECONDS):
         return await asyncio.open_connection(
-            host.strip("[]"), int(port), ssl=_identity().client, ssl_shutdown_timeout=_CLOSE_SECONDS
+            host.strip("[]"),
+            int(port),
+            ssl=_get_identity().client,
+            ssl_shutdown_timeout=_CLOSE_SECONDS,
         )
 
 
-async def trouble_with(address: str) -> str:
+async def explain_unreachable(address: str) -> str:
     """Return why a process of the site cannot be reached; empty if it can."""
     try:
         reader, writer = await dial(address)
@@ -109,29 +112,31 @@ async def trouble_with(address: str) -> str:
     return ""
 
 
-async def listen(place: Path | Host, accept: Accept) -> tuple[asyncio.Server | TLSListener, str]:
+async def listen(
+    place: Path | PeerAddress, accept: Accept
+) -> tuple[asyncio.Server | TLSListener, str]:
     """Listen for connections of other processes. Returns what listens and its address. Raises
     OSError."""
     if isinstance(place, Path):
-        listening = await asyncio.to_thread(_unix_socket, place)
+        listening = await asyncio.to_thread(_open_unix_socket, place)
         return await asyncio.start_unix_server(accept, sock=listening, backlog=_WAITING), str(place)
-    listening = await asyncio.to_thread(_network_socket, place)
+    listening = await asyncio.to_thread(_open_network_socket, place)
     listener = TLSListener(
         listening,
         accept,
-        _identity().server,
+        _get_identity().server,
         handshake_seconds=HANDSHAKE_SECONDS,
         close_seconds=_CLOSE_SECONDS,
     )
     return listener, f"{place.name}:{listening.getsockname()[1]}"
 
 
-def _identity() -> Identity:
+def _get_identity() -> PeerIdentity:
     assert _Site.identity is not None, "identify() comes first"
     return _Site.identity
 
 
-def _unix_socket(path: Path) -> socket.socket:
+def _open_unix_socket(path: Path) -> socket.socket:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.parent.chmod(0o700)
     path.unlink(missing_ok=True)
@@ -141,7 +146,7 @@ def _unix_socket(path: Path) -> socket.socket:
     return listening
 
 
-def _network_socket(place: Host) -> socket.socket:
+def _open_network_socket(place: PeerAddress) -> socket.socket:
     family, _, _, _, address = socket.getaddrinfo(
         place.name.strip("[]"), None, type=socket.SOCK_STREAM
     )[0]
@@ -157,7 +162,7 @@ def _network_socket(place: Host) -> socket.socket:
     raise AssertionError("there is always a port to try")
 
 
-def _certificate(key: bytes) -> tuple[str, str]:
+def _make_certificate(key: bytes) -> tuple[str, str]:
     """Return a certificate and its private key, as PEM. The same for the same key, in every process
     (RFC 8032, 8410)."""
     from cryptography import x509  # only sites on several machines need it
@@ -167,7 +172,7 @@ def _certificate(key: bytes) -> tuple[str, str]:
     seed = hmac.digest(key, _PURPOSE, "sha256")
     private = Ed25519PrivateKey.from_private_bytes(seed)
     name = x509.Name(
-        [x509.NameAttribute(x509.NameOID.COMMON_NAME, f"slipsnisse {_fingerprint(private)}")]
+        [x509.NameAttribute(x509.NameOID.COMMON_NAME, f"slipsnisse {_format_fingerprint(private)}")]
     )
     certificate = (
         x509.CertificateBuilder()
@@ -186,6 +191,6 @@ def _certificate(key: bytes) -> tuple[str, str]:
     return certificate.public_bytes(serialization.Encoding.PEM).decode(), pem.decode()
 
 
-def _fingerprint(private: Any) -> str:
+def _format_fingerprint(private: Any) -> str:
     """Return what tells the certificates of two keys apart in a chain."""
     return str(private.public_key().public_bytes_raw().hex()[:16])

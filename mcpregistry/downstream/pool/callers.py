@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
-from mcpregistry.domain.servers.sessions import STDIO, is_of_one_host, session_in
+from mcpregistry.domain.servers.sessions import STDIO, is_of_one_host, parse_session_name
 
 
 class Callers:
@@ -35,7 +35,7 @@ class Callers:
     def exclusive(self) -> bool:
         """Whether nobody else can use this connection: it is a session's own, or this process
         serves one host alone."""
-        return self.alone and (not self._shared or session_in(self._first or "") == STDIO)
+        return self.alone and (not self._shared or parse_session_name(self._first or "") == STDIO)
 
     @property
     def host(self) -> Forwarding:

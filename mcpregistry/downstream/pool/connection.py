@@ -35,54 +35,63 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec.structs import replace
 
 from mcpregistry.domain.calls.forwarding import APPS, NOTHING, Forwarding
-from mcpregistry.domain.calls.pages import URL_ELICITATION_REQUIRED, elicitation_ids
+from mcpregistry.domain.calls.pages import URL_ELICITATION_REQUIRED, list_elicitation_ids
 from mcpregistry.domain.errors import DownstreamError, ProtocolError, TimedOut, ToolRefused
-from mcpregistry.domain.kinds import KINDS, READ, TOOL
-from mcpregistry.domain.servers.target import Target
-from mcpregistry.domain.text.redaction import Redactor, redacted
+from mcpregistry.domain.offer_kinds import KINDS, READ, TOOL
+from mcpregistry.domain.servers.target import ServerTarget
+from mcpregistry.domain.text.redaction import Redactor, redact_bytes
 from mcpregistry.domain.version import VERSION
-from mcpregistry.downstream.limits import check_instructions, check_result, public_meta
+from mcpregistry.downstream.limits import check_instructions, check_result, drop_private_meta
 from mcpregistry.downstream.pool.callers import Callers
-from mcpregistry.downstream.pool.client import CLIENT_NAME, WithoutRootChanges, stamp_of_requests
 from mcpregistry.downstream.pool.discovery import Discovery, Era
-from mcpregistry.downstream.pool.failures import typed_error
+from mcpregistry.downstream.pool.failures import find_typed_error
 from mcpregistry.downstream.pool.followers import follow_on
-from mcpregistry.downstream.pool.handshakes import OTHER, can_start_again, first_mode, is_refusal
-from mcpregistry.downstream.pool.heard import Notices
-from mcpregistry.downstream.pool.listing import CHANGES, described
-from mcpregistry.downstream.pool.loglines import LogLines, OnLog
+from mcpregistry.downstream.pool.handshakes import (
+    OTHER,
+    can_start_again,
+    choose_first_mode,
+    is_refusal,
+)
+from mcpregistry.downstream.pool.listing import CHANGES, build_description
+from mcpregistry.downstream.pool.log_lines import LogLines, OnLog
 from mcpregistry.downstream.pool.offers import Offers
-from mcpregistry.downstream.pool.questions import Questions, reply_to
-from mcpregistry.downstream.pool.watching import Watched
-from mcpregistry.downstream.transports.registry import channel_for
-from mcpregistry.downstream.transports.request import ProgressCallback, Request
-from mcpregistry.downstream.transports.wire import Channel
+from mcpregistry.downstream.pool.resource_subscriptions import Watched
+from mcpregistry.downstream.pool.sdk_client import (
+    CLIENT_NAME,
+    WithoutRootChanges,
+    build_request_meta,
+)
+from mcpregistry.downstream.pool.server_notices import ServerNotices
+from mcpregistry.downstream.pool.server_questions import Questions, answer_message
+from mcpregistry.downstream.transports.channel_registry import make_channel
+from mcpregistry.downstream.transports.server_request import ProgressCallback, ServerRequest
+from mcpregistry.downstream.transports.wire import ServerChannel
 
 PROBE_SECONDS = 10.0
 
 
 async def open_connection(
-    target: Target,
+    target: ServerTarget,
     on_tools_changed: Callable[[Discovery], None],
     *,
     bears: frozenset[str] | None = None,
     apps: Mapping[str, Any] | None = None,
-) -> Connection:
+) -> ServerConnection:
     """A connection for the target, not connected yet: its owner task does that in ``run``.
 
     ``bears``: the kinds of questions that its only host can bear; None: hosts of all kinds share
     it. ``apps``: what that host says of the pages that it can show.
     """
-    return Connection(target, await channel_for(target), on_tools_changed, bears, apps)
+    return ServerConnection(target, await make_channel(target), on_tools_changed, bears, apps)
 
 
-class Connection:
+class ServerConnection:
     """A live connection. ``discovery`` is set once ``wait_ready`` has returned."""
 
     def __init__(
         self,
-        target: Target,
-        channel: Channel,
+        target: ServerTarget,
+        channel: ServerChannel,
         on_tools_changed: Callable[[Discovery], None],
         bears: frozenset[str] | None = None,
         apps: Mapping[str, Any] | None = None,
@@ -92,7 +101,7 @@ class Connection:
         self.in_flight = 0
         self.offers = Offers(target, self.ask, on_tools_changed)
         self._channel = channel
-        self._mode = first_mode(target)
+        self._mode = choose_first_mode(target)
         self._modern = False
         self._client: Client | None = None  # after the handshake
         self.redactor = Redactor(target.secrets)
@@ -101,8 +110,8 @@ class Connection:
         self._callers = Callers(shared=bears is None)
         self.logs = LogLines(self.redactor, self._callers, target.slug)
         self._questions = Questions(target.slug, self.redactor, self._callers)
-        self._notices = Notices(self.logs, self._questions.completions)
-        self._use(channel)
+        self._notices = ServerNotices(self.logs, self._questions.completions)
+        self._use_channel(channel)
         self._declares = target.questions if bears is None else target.questions & bears
         self._stamp: dict[str, Any] = {}
         self.last_used = time.monotonic()
@@ -112,10 +121,10 @@ class Connection:
         self._ready = asyncio.Event()
         self._connecting = anyio.CancelScope()
 
-    def _use(self, channel: Channel) -> None:
-        channel.on_tools_changed = self.offers.touch
+    def _use_channel(self, channel: ServerChannel) -> None:
+        channel.on_tools_changed = self.offers.mark_changed
         channel.logs = self.logs
-        channel.on_notice = self._notices.hear
+        channel.on_notice = self._notices.handle_notice
         self._channel = channel
 
     @property
@@ -147,16 +156,16 @@ class Connection:
             return self.era
         return "" if self._mode == "legacy" else "legacy"
 
-    def stderr_tail(self) -> bytes:
+    def read_stderr_tail(self) -> bytes:
         """The end of the server's log, without the values that its environment gave it."""
-        return redacted(self._channel.stderr_tail(), self.target.env.values())
+        return redact_bytes(self._channel.read_stderr_tail(), self.target.env.values())
 
     def introduce(self, caller: str, host: Forwarding) -> None:
         """A call of this host opens the connection, and waits for it. To be said before ``run``."""
         self._callers.note(caller, host)
-        self._questions.open_for(host)
+        self._questions.set_opener(host)
 
-    async def tell_roots_changed(self, caller: str) -> None:
+    async def notify_roots_changed(self, caller: str) -> None:
         """Tell an older server that the folders of its only host have changed; nothing if it is not
         this host. Never raises."""
         if (
@@ -183,7 +192,7 @@ class Connection:
             await self._run(on_ready)
         except Exception as error:
             failure = self._channel.error if self._ready.is_set() else None
-            failure = failure or typed_error(error, self._channel.error)
+            failure = failure or find_typed_error(error, self._channel.error)
             failure.message = self.redactor.text(failure.message)
             raise failure from error
 
@@ -225,15 +234,15 @@ class Connection:
         """The SDK's client after its handshake; a local server that refused it is started again for
         the other one."""
         try:
-            return await stack.enter_async_context(self._new_client())
+            return await stack.enter_async_context(self._make_client())
         except Exception as error:
             if not can_start_again(self.target) or not is_refusal(error, self._channel.error):
                 raise
         self._mode = OTHER[self._mode]
-        self._use(await channel_for(self.target))
-        return await stack.enter_async_context(self._new_client())
+        self._use_channel(await make_channel(self.target))
+        return await stack.enter_async_context(self._make_client())
 
-    def _new_client(self) -> Client:
+    def _make_client(self) -> Client:
         kind = Client if self._callers.exclusive else WithoutRootChanges
         return kind(
             self._channel,
@@ -243,17 +252,17 @@ class Connection:
             message_handler=self._on_message,
             extensions=() if self._apps is None else [advertise(APPS, dict(self._apps))],
             client_info=Implementation(name=CLIENT_NAME, version=VERSION),
-            **self._questions.callbacks(self._declares),
+            **self._questions.make_callbacks(self._declares),
         )
 
     async def _greet(self, client: Client, started: float) -> None:
         """Note what was negotiated and read the tools."""
         self._modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
         if self._modern:
-            self._stamp = stamp_of_requests(client.protocol_version, self._apps)
+            self._stamp = build_request_meta(client.protocol_version, self._apps)
         else:
             self._notices.watched = self.watched
-        self._channel.negotiated(client.protocol_version, modern=self._modern)
+        self._channel.note_protocol_version(client.protocol_version, modern=self._modern)
         connected = time.monotonic()
         greeted = Discovery(
             tools=(),
@@ -273,9 +282,9 @@ class Connection:
             info = (
                 meta.get("io.modelcontextprotocol/serverInfo") if isinstance(meta, dict) else None
             )
-            return described(raw.get("instructions"), info, raw.get("capabilities"))
+            return build_description(raw.get("instructions"), info, raw.get("capabilities"))
         info = client.server_info
-        return described(
+        return build_description(
             client.instructions,
             info.model_dump(by_alias=True, mode="json", exclude_none=True) if info else None,
             client.server_capabilities.model_dump(by_alias=True, mode="json", exclude_none=True),
@@ -285,7 +294,7 @@ class Connection:
         while not self._stopping:
             if self._channel.error is not None:
                 raise self._channel.error
-            left = self._idle_seconds_left()
+            left = self._compute_idle_seconds()
             if left <= 0:
                 self._stopping = True
                 return
@@ -294,7 +303,7 @@ class Connection:
                 async with asyncio.timeout(left if left < math.inf else None):
                     await self._wake.wait()
 
-    def _idle_seconds_left(self) -> float:
+    def _compute_idle_seconds(self) -> float:
         idle = self.target.limits.idle_timeout
         if self.target.connect != "lazy" or not idle:
             return math.inf
@@ -324,9 +333,9 @@ class Connection:
 
     async def _on_message(self, message: object) -> None:
         if isinstance(message, CHANGES):
-            self.offers.touch()
+            self.offers.mark_changed()
         else:
-            self._notices.hear_typed(message)
+            self._notices.handle_typed_notice(message)
 
     # -- requests from other tasks --------------------------------------------------------------
 
@@ -358,13 +367,13 @@ class Connection:
         if self._modern:
             params |= host.answers
         level = (
-            await self.logs.asked_for(host.log_level, self.discovery, self.ask)
+            await self.logs.request_level(host.log_level, self.discovery, self.ask)
             if host.log_level
             else {}
         )
-        if stamped := {**public_meta(meta), **self._stamp_for(host.capabilities), **level}:
+        if stamped := {**drop_private_meta(meta), **self._build_meta(host.capabilities), **level}:
             params["_meta"] = stamped
-        request = Request(
+        request = ServerRequest(
             method=KINDS[kind].call,
             params=params,
             timeout=timeout,
@@ -372,13 +381,13 @@ class Connection:
             on_sent=on_sent,
             on_log=on_log,
             max_bytes=max_result_bytes,
-            headers=self._call_headers(kind, name, arguments),
+            headers=self._build_call_headers(kind, name, arguments),
         )
         try:
             result = await (
                 self._request(request)
                 if self._modern
-                else self._asked_meanwhile(request, host, caller)
+                else self._request_with_questions(request, host, caller)
             )
         except TimedOut:
             self._suspicion.set()
@@ -386,22 +395,22 @@ class Connection:
         except ToolRefused as error:
             if error.rpc_code == URL_ELICITATION_REQUIRED:
                 self._questions.completions.expect(
-                    elicitation_ids(error.data), caller, host.channel
+                    list_elicitation_ids(error.data), caller, host.channel
                 )
             raise
         return check_result(result, self.target.limits, kind, name)
 
-    async def _asked_meanwhile(
-        self, request: Request, host: Forwarding, caller: str
+    async def _request_with_questions(
+        self, request: ServerRequest, host: Forwarding, caller: str
     ) -> dict[str, Any]:
         """In the older era the server asks its questions while the call waits."""
-        with self._questions.during(host, caller) as call:
+        with self._questions.track_call(host, caller) as call:
             asked = replace(
-                request, on_question=partial(reply_to, call=call), patience=call.patience
+                request, on_question=partial(answer_message, call=call), patience=call.patience
             )
             return await self._request(asked)
 
-    async def task(
+    async def request_task(
         self,
         method: str,
         task_id: str,
@@ -415,20 +424,22 @@ class Connection:
         if not self._modern:
             message = "The server now uses an older protocol version, which does not support tasks."
             raise ProtocolError(message, remedy="Make the call again without a task.", sent=True)
-        whole = {"taskId": task_id, **params, "_meta": self._stamp_for(host.capabilities)}
+        whole = {"taskId": task_id, **params, "_meta": self._build_meta(host.capabilities)}
         headers = {MCP_METHOD_HEADER: method, MCP_NAME_HEADER: encode_header_value(task_id)}
         return await self._request(
-            Request(method=method, params=whole, timeout=timeout, headers=headers)
+            ServerRequest(method=method, params=whole, timeout=timeout, headers=headers)
         )
 
-    def _stamp_for(self, capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    def _build_meta(self, capabilities: Mapping[str, Any]) -> dict[str, Any]:
         """Said anew with each request (MCP 2026-07-28): what the caller of this one can bear, never
         another's."""
         if not capabilities or not self._stamp:
             return self._stamp
         return self._stamp | {CLIENT_CAPABILITIES_META_KEY: dict(capabilities)}
 
-    def _call_headers(self, kind: str, name: str, arguments: msgspec.Raw) -> dict[str, str] | None:
+    def _build_call_headers(
+        self, kind: str, name: str, arguments: msgspec.Raw
+    ) -> dict[str, str] | None:
         if not self._modern or self.target.transport != "http":
             return None
         headers = {MCP_METHOD_HEADER: KINDS[kind].call, MCP_NAME_HEADER: encode_header_value(name)}
@@ -449,10 +460,10 @@ class Connection:
         whole = {**params, "_meta": self._stamp} if self._stamp else params
         timeout = timeout or self.target.limits.request_timeout or None
         return await self._request(
-            Request(method=method, params=whole, timeout=timeout, headers=headers)
+            ServerRequest(method=method, params=whole, timeout=timeout, headers=headers)
         )
 
-    async def _request(self, request: Request) -> dict[str, Any]:
+    async def _request(self, request: ServerRequest) -> dict[str, Any]:
         self.in_flight += 1
         self.logs.begin(request.on_log)
         try:

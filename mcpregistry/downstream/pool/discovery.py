@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mcpregistry.domain.errors import DownstreamError
-from mcpregistry.domain.kinds import COMPLETIONS, KINDS, LOGGING, SUBSCRIPTIONS, TOOL
+from mcpregistry.domain.offer_kinds import COMPLETIONS, KINDS, LOGGING, SUBSCRIPTIONS, TOOL
 
 Era = Literal["legacy", "modern"]
 
@@ -35,7 +35,7 @@ class Discovery:
     changes: tuple[str, ...] = ()
     read_at: float = field(default_factory=time.time, compare=False)  # seconds since the epoch
 
-    def of_kind(self, kind: str) -> tuple[dict[str, Any], ...]:
+    def get_kind(self, kind: str) -> tuple[dict[str, Any], ...]:
         """What of this kind it listed last."""
         return self.tools if kind == TOOL else self.others.get(kind, ())
 
@@ -48,7 +48,7 @@ class Discovery:
         plain = (name for name in (COMPLETIONS, LOGGING) if isinstance(said.get(name), dict))
         return (*plain, *((SUBSCRIPTIONS,) if subscribes else ()))
 
-    def tells_changes(self, kind: str) -> bool:
+    def can_notify_changes(self, kind: str) -> bool:
         """Whether it says that it tells when its list of this kind changes."""
         said = self.capabilities.get(KINDS[kind].capability)
         return isinstance(said, dict) and bool(said.get("listChanged"))

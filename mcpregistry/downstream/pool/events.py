@@ -38,7 +38,7 @@ class ConnectionEvent:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """One row of ``Pool.states()``. ``retry_in`` and ``for_seconds`` are seconds."""
+    """One row of ``Pool.list_states()``. ``retry_in`` and ``for_seconds`` are seconds."""
 
     state: State
     detail: str

@@ -19,8 +19,8 @@ from mcpregistry.domain.errors import (
     TimedOut,
     ToolRefused,
 )
-from mcpregistry.domain.text.canonical import plain
-from mcpregistry.downstream.transports.wire import Closed
+from mcpregistry.domain.text.canonical import clean_text
+from mcpregistry.downstream.transports.wire import ChannelClosedError
 
 TRY_PROTOCOL = "Set the server's protocol to 'legacy' or 'modern', and check its log."
 _UNSUPPORTED = re.compile(r"Unsupported protocol version from the server: (.+)", re.DOTALL)
@@ -28,10 +28,10 @@ _UNSUPPORTED = re.compile(r"Unsupported protocol version from the server: (.+)",
 log = structlog.get_logger(__name__)
 
 
-def typed_error(error: BaseException, known: DownstreamError | None = None) -> DownstreamError:
+def find_typed_error(error: BaseException, known: DownstreamError | None = None) -> DownstreamError:
     """The one typed error inside what the SDK raised (groups of groups, or its own error codes)."""
-    leaves = list(leaves_of(error))
-    known = None if isinstance(known, Closed) else known
+    leaves = list(iterate_leaves(error))
+    known = None if isinstance(known, ChannelClosedError) else known
     ours = next((leaf for leaf in leaves if isinstance(leaf, DownstreamError)), known)
     if isinstance(ours, ToolRefused):
         remedy = ours.remedy if ours.retry_after else TRY_PROTOCOL
@@ -42,23 +42,23 @@ def typed_error(error: BaseException, known: DownstreamError | None = None) -> D
         return ours
     for leaf in leaves:
         if isinstance(leaf, MCPError):
-            return _from_rpc(leaf)
+            return _make_rpc_error(leaf)
         if isinstance(leaf, ValidationError):
-            return _not_a_handshake(leaf)
+            return _make_handshake_error(leaf)
         if version := _UNSUPPORTED.match(str(leaf)):
-            return _unknown_version(version[1])
-    return _unexpected(error, leaves)
+            return _make_version_error(version[1])
+    return _make_unexpected_error(error, leaves)
 
 
-def _unknown_version(version: str) -> ProtocolError:
+def _make_version_error(version: str) -> ProtocolError:
     known = ", ".join(SUPPORTED_PROTOCOL_VERSIONS)
     return ProtocolError(
-        f"The server uses protocol version '{plain(version, 60)}', which is not supported. Supported versions: {known}.",
+        f"The server uses protocol version '{clean_text(version, 60)}', which is not supported. Supported versions: {known}.",
         remedy="Use another version of the server.",
     )
 
 
-def _not_a_handshake(error: ValidationError) -> ProtocolError:
+def _make_handshake_error(error: ValidationError) -> ProtocolError:
     """The answer to ``initialize`` does not follow the protocol: name the members, never their
     values."""
     wrong = [
@@ -66,12 +66,12 @@ def _not_a_handshake(error: ValidationError) -> ProtocolError:
         for each in error.errors(include_input=False)[:3]
     ]
     return ProtocolError(
-        f"The server's answer to the handshake is not valid: {plain('; '.join(wrong), 300)}.",
+        f"The server's answer to the handshake is not valid: {clean_text('; '.join(wrong), 300)}.",
         remedy="Use another version of the server, or report this to its author.",
     )
 
 
-def _unexpected(error: BaseException, leaves: list[BaseException]) -> DownstreamError:
+def _make_unexpected_error(error: BaseException, leaves: list[BaseException]) -> DownstreamError:
     log.warning("connection_failed", error=type(error).__name__, exc_info=error)
     if any(isinstance(leaf, TimeoutError) for leaf in leaves):
         return TimedOut("The server did not answer in time.")
@@ -80,7 +80,7 @@ def _unexpected(error: BaseException, leaves: list[BaseException]) -> Downstream
     return ConnectionFailed("The connection failed.", remedy=error_texts.TRY_AGAIN)
 
 
-def _from_rpc(error: MCPError) -> DownstreamError:
+def _make_rpc_error(error: MCPError) -> DownstreamError:
     if error.code == REQUEST_TIMEOUT:
         return TimedOut("The server did not answer the handshake in time.", remedy=TRY_PROTOCOL)
     if error.code == CONNECTION_CLOSED:
@@ -88,18 +88,18 @@ def _from_rpc(error: MCPError) -> DownstreamError:
             "The server closed the connection during the handshake.",
             remedy="Check the server's log.",
         )
-    words = plain(str(error.error.message), 300).rstrip(".")
+    words = clean_text(str(error.error.message), 300).rstrip(".")
     return ConnectionFailed(
         f"The server refused the handshake (code {error.code}): {words}.", remedy=TRY_PROTOCOL
     )
 
 
-def leaves_of(error: BaseException) -> Iterator[BaseException]:
+def iterate_leaves(error: BaseException) -> Iterator[BaseException]:
     """The single errors inside groups of groups, and what caused them."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from leaves_of(inner)
+            yield from iterate_leaves(inner)
         return
     yield error
     if error.__cause__ is not None:
-        yield from leaves_of(error.__cause__)
+        yield from iterate_leaves(error.__cause__)

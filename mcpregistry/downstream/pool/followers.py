@@ -16,10 +16,15 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ResourceUpdated
 
 from mcpregistry.domain.errors import ConnectionFailed, ProtocolError, SlipsnisseError, ToolRefused
-from mcpregistry.downstream.pool.watching import RETRY_FIRST, RETRY_MOST, Follower, Watched
+from mcpregistry.downstream.pool.resource_subscriptions import (
+    RETRY_FIRST,
+    RETRY_MOST,
+    Follower,
+    Watched,
+)
 
 
-class Live(Protocol):
+class LiveConnection(Protocol):
     """A connection, as far as it is needed here."""
 
     async def ask(
@@ -29,7 +34,12 @@ class Live(Protocol):
 
 
 async def follow_on(
-    connection: Live, client: Client, watched: Watched, modern: bool, *, is_main: bool = True
+    connection: LiveConnection,
+    client: Client,
+    watched: Watched,
+    modern: bool,
+    *,
+    is_main: bool = True,
 ) -> None:
     """Tell the server what is wanted on this connection. To be cancelled when it ends."""
     follower = Follower(watched, is_main=is_main)
@@ -40,7 +50,7 @@ async def follow_on(
         watched.leave(follower)
 
 
-async def _subscribe(follower: Follower, connection: Live) -> None:
+async def _subscribe(follower: Follower, connection: LiveConnection) -> None:
     told: set[str] = set()
     while True:
         follower.changed.clear()
@@ -75,26 +85,30 @@ async def _listen(follower: Follower, client: Client) -> None:
                 await follower.changed.wait()
                 continue
             listened = uris
-            now = asyncio.ensure_future(_stream(follower, client, uris, opened)) if uris else None
+            now = (
+                asyncio.ensure_future(_stream_and_open(follower, client, uris, opened))
+                if uris
+                else None
+            )
             if now is not None:
                 await opened.wait()
-            await _end(before)
+            await _cancel_tasks(before)
             before = now
             await follower.changed.wait()
     finally:  # the newer one may not have been taken yet
-        await _end(before, now)
+        await _cancel_tasks(before, now)
 
 
-async def _stream(
+async def _stream_and_open(
     follower: Follower, client: Client, uris: list[str], opened: asyncio.Event
 ) -> None:
     try:
-        await _stream_on(follower, client, uris, opened)
+        await _stream_changes(follower, client, uris, opened)
     finally:
         opened.set()
 
 
-async def _stream_on(
+async def _stream_changes(
     follower: Follower, client: Client, uris: list[str], opened: asyncio.Event
 ) -> None:
     delay = RETRY_FIRST
@@ -104,7 +118,7 @@ async def _stream_on(
             async with client.listen(resource_subscriptions=uris) as events:
                 honored = set(events.honored.resource_subscriptions or ())
                 for uri in uris:
-                    follower.answer(uri, None if uri in honored else _not_told())
+                    follower.answer(uri, None if uri in honored else _make_not_notified_error())
                     if lost:
                         follower.watched.note(uri)
                 opened.set()
@@ -115,14 +129,14 @@ async def _stream_on(
         except (SubscriptionLost, MCPError, TimeoutError) as error:
             for uri in uris:
                 if uri not in follower.answers:
-                    follower.answer(uri, _refused(error))
+                    follower.answer(uri, _make_refused_error(error))
         opened.set()
         lost = True
         await asyncio.sleep(delay)
         delay = min(delay * 2, RETRY_MOST)
 
 
-def _not_told() -> ProtocolError:
+def _make_not_notified_error() -> ProtocolError:
     return ProtocolError(
         "The server does not send change notifications for this resource.",
         remedy="Read the resource again when you need it.",
@@ -130,7 +144,7 @@ def _not_told() -> ProtocolError:
     )
 
 
-def _refused(error: Exception) -> SlipsnisseError:
+def _make_refused_error(error: Exception) -> SlipsnisseError:
     if isinstance(error, MCPError):
         return ToolRefused(error.message, rpc_code=error.code)
     return ConnectionFailed(
@@ -138,7 +152,7 @@ def _refused(error: Exception) -> SlipsnisseError:
     )
 
 
-async def _end(*tasks: asyncio.Task[None] | None) -> None:
+async def _cancel_tasks(*tasks: asyncio.Task[None] | None) -> None:
     ending = [task for task in tasks if task is not None]
     for task in ending:
         task.cancel()

@@ -19,9 +19,9 @@ from mcp_types import (
 )
 
 from mcpregistry.domain.errors import DownstreamError, ProtocolError, ToolRefused
-from mcpregistry.domain.kinds import KINDS, OTHERS, TOOL
-from mcpregistry.domain.servers.target import Limits
-from mcpregistry.domain.shown_definitions import WITH_CHANGES, list_changes
+from mcpregistry.domain.host_definitions import WITH_CHANGES, list_changes
+from mcpregistry.domain.offer_kinds import KINDS, OTHERS, TOOL
+from mcpregistry.domain.servers.target import ServerLimits
 from mcpregistry.downstream.limits import check_others, check_tools, limit_bytes
 from mcpregistry.downstream.pool.discovery import Discovery
 
@@ -39,7 +39,9 @@ Unusable = Callable[[Mapping[str, Any]], str]
 Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
-def described(instructions: object, server_info: object, capabilities: object) -> dict[str, Any]:
+def build_description(
+    instructions: object, server_info: object, capabilities: object
+) -> dict[str, Any]:
     """What a server says about itself, whatever it sent in place of it."""
     return {
         "instructions": instructions if isinstance(instructions, str) else "",
@@ -49,7 +51,7 @@ def described(instructions: object, server_info: object, capabilities: object) -
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedItems:
     """What a server lists: raw definitions, how many more there were than are taken, and why the
     list may not be whole."""
 
@@ -58,16 +60,20 @@ class Listed:
     cut: str = ""
 
 
-async def read_offers(ask: Ask, before: Discovery, limits: Limits, unusable: Unusable) -> Discovery:
+async def read_offers(
+    ask: Ask, before: Discovery, limits: ServerLimits, unusable: Unusable
+) -> Discovery:
     """What a server lists of every kind that it says it has, beside what else is known of it.
     Raises DownstreamError."""
     started = time.monotonic()
-    listed = await _all(ask, before, TOOL, limits)
+    listed = await _list_kind(ask, before, TOOL, limits)
     tools, problems = check_tools(listed.items, listed.beyond, limits, unusable)
     problems += filter(None, [listed.cut])
     timings = {**before.timings, "list": (time.monotonic() - started) * 1000}
     others: dict[str, list[dict[str, Any]]] = {}
-    answers = await asyncio.gather(*(_other(ask, before, kind, limits) for kind in OTHERS))
+    answers = await asyncio.gather(
+        *(_list_other_kind(ask, before, kind, limits) for kind in OTHERS)
+    )
     for kind, answer in zip(OTHERS, answers, strict=True):
         if isinstance(answer, str):  # its tools work all the same
             problems.append(answer)
@@ -100,23 +106,25 @@ def _describe_changes(kept: Mapping[str, Iterable[dict[str, Any]]]) -> tuple[str
     return tuple(sentences)
 
 
-async def _other(ask: Ask, before: Discovery, kind: str, limits: Limits) -> Listed | str:
+async def _list_other_kind(
+    ask: Ask, before: Discovery, kind: str, limits: ServerLimits
+) -> ListedItems | str:
     """What it lists of this kind; else why it does not, in words."""
     seconds = limits.connect_timeout * OTHERS_SHARE
     try:
         async with asyncio.timeout(seconds):
-            return await _all(ask, before, kind, limits)
+            return await _list_kind(ask, before, kind, limits)
     except TimeoutError:
         return f"The server did not list its {KINDS[kind].listed} within {seconds:g} seconds."
     except DownstreamError as error:
         return error.message
 
 
-async def _all(ask: Ask, before: Discovery, kind: str, limits: Limits) -> Listed:
+async def _list_kind(ask: Ask, before: Discovery, kind: str, limits: ServerLimits) -> ListedItems:
     """What it lists of this kind, as far as it is taken."""
     what = KINDS[kind]
     if what.capability not in before.capabilities:
-        return Listed([])
+        return ListedItems([])
     return await list_pages(
         ask, most=limits.max_tools, what=what.listed, method=what.list_method, key=what.identity
     )
@@ -124,7 +132,7 @@ async def _all(ask: Ask, before: Discovery, kind: str, limits: Limits) -> Listed
 
 async def list_pages(
     ask: Ask, *, most: int, what: str = "tools", method: str = "", key: str = "name"
-) -> Listed:
+) -> ListedItems:
     """All listed tools (or prompts, resources), raw. Raises DownstreamError.
 
     Of more than ``most`` the first by name, whatever order the server tells them in, so that the
@@ -137,34 +145,34 @@ async def list_pages(
     cursors = set[str]()
     cursor: str | None = None
     for _ in range(MAX_PAGES):
-        answer = await _page(ask, what, method or f"{what}/list", cursor)
+        answer = await _read_page(ask, what, method or f"{what}/list", cursor)
         found = answer.get(what)
         if type(found) is not list:
             raise ProtocolError(f"The server's answer to {what}/list contains no list of {what}.")
         if cursor is not None and found == page:
-            return Listed(listed, beyond)
+            return ListedItems(listed, beyond)
         page = found
         listed += page
         if len(listed) > most:
             beyond += len(listed) - most
-            listed = sorted(listed, key=partial(_name, key))[:most]
+            listed = sorted(listed, key=partial(_read_name, key))[:most]
         cursor = answer.get("nextCursor")
         if type(cursor) is not str or cursor in cursors:
-            return Listed(listed, beyond)
+            return ListedItems(listed, beyond)
         cursors.add(cursor)
-    return Listed(
+    return ListedItems(
         listed,
         beyond,
         f"The server's list of {what} has more than {MAX_PAGES} pages. Only the first {MAX_PAGES} are used.",
     )
 
 
-def _name(key: str, item: object) -> str:
+def _read_name(key: str, item: object) -> str:
     name = item.get(key) if isinstance(item, dict) else None
     return name if isinstance(name, str) else ""
 
 
-async def _page(ask: Ask, what: str, method: str, cursor: str | None) -> dict[str, Any]:
+async def _read_page(ask: Ask, what: str, method: str, cursor: str | None) -> dict[str, Any]:
     try:
         return await ask(method, {"cursor": cursor} if cursor is not None else {})
     except ToolRefused as error:
@@ -173,14 +181,14 @@ async def _page(ask: Ask, what: str, method: str, cursor: str | None) -> dict[st
         raise ProtocolError(f"The server refused to list its {what}: {error.message}") from error
 
 
-def header_maps(tools: Iterable[dict[str, Any]]) -> dict[str, dict[tuple[str, ...], str]]:
+def build_header_maps(tools: Iterable[dict[str, Any]]) -> dict[str, dict[tuple[str, ...], str]]:
     """Which arguments a modern HTTP server wants mirrored as ``Mcp-Param-*`` headers, by tool."""
     return {
         tool["name"]: found for tool in tools if (found := x_mcp_header_map(tool["inputSchema"]))
     }
 
 
-def task_only(tool: Mapping[str, Any]) -> str:
+def explain_task_only(tool: Mapping[str, Any]) -> str:
     """Why a tool cannot be run here, if its server runs it as a task of MCP 2025-11-25 only; else
     empty."""
     execution = tool.get("execution")
@@ -189,7 +197,7 @@ def task_only(tool: Mapping[str, Any]) -> str:
     return f"Tool {tool['name']} runs only as a task of MCP 2025-11-25, which is not supported."
 
 
-def bad_header(tool: Mapping[str, Any]) -> str:
+def explain_bad_header(tool: Mapping[str, Any]) -> str:
     """Why a tool must not be used over HTTP (MCP 2026-07-28, transports, "Custom Headers"); else
     empty."""
     reason = find_invalid_x_mcp_header(tool["inputSchema"])

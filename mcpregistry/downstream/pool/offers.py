@@ -14,12 +14,17 @@ from mcp.client.client import Client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
 
-from mcpregistry.domain.definitions.definition import definition_hash
+from mcpregistry.domain.definitions.definition import hash_definition
 from mcpregistry.domain.errors import DownstreamError
-from mcpregistry.domain.kinds import KINDS, PROMPT, RESOURCE, TOOL
-from mcpregistry.domain.servers.target import Target
+from mcpregistry.domain.offer_kinds import KINDS, PROMPT, RESOURCE, TOOL
+from mcpregistry.domain.servers.target import ServerTarget
 from mcpregistry.downstream.pool.discovery import Discovery, SharedReading
-from mcpregistry.downstream.pool.listing import bad_header, header_maps, read_offers, task_only
+from mcpregistry.downstream.pool.listing import (
+    build_header_maps,
+    explain_bad_header,
+    explain_task_only,
+    read_offers,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +41,7 @@ class Offers:
 
     def __init__(
         self,
-        target: Target,
+        target: ServerTarget,
         ask: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]],
         on_changed: Callable[[Discovery], None],
     ) -> None:
@@ -70,10 +75,10 @@ class Offers:
     async def _read_now(self) -> None:
         assert self.discovery is not None
         self.discovery = await read_offers(
-            self._ask, self.discovery, self._target.limits, self._unusable
+            self._ask, self.discovery, self._target.limits, self._explain_unusable
         )
         self.header_maps = (
-            header_maps(self.discovery.tools)
+            build_header_maps(self.discovery.tools)
             if self._modern and self._target.transport == "http"
             else {}
         )
@@ -86,7 +91,7 @@ class Offers:
             self._told = found
             self._on_changed(found)
 
-    def says(self, name: str, kind: str = TOOL) -> str:
+    def hash_offer(self, name: str, kind: str = TOOL) -> str:
         """Hash of what the server said last about this tool or prompt; empty when it does not list
         it."""
         if (kind, name) not in self._hashes:
@@ -94,30 +99,30 @@ class Offers:
             found = next(
                 (
                     each
-                    for each in self.discovery.of_kind(kind)
+                    for each in self.discovery.get_kind(kind)
                     if each[KINDS[kind].identity] == name
                 ),
                 None,
             )
             self._hashes[kind, name] = (
-                definition_hash(found, self.discovery.instructions, kind) if found else ""
+                hash_definition(found, self.discovery.instructions, kind) if found else ""
             )
         return self._hashes[kind, name]
 
-    def _unusable(self, tool: Mapping[str, Any]) -> str:
+    def _explain_unusable(self, tool: Mapping[str, Any]) -> str:
         """Why a tool of this server cannot be called by us; empty where it can."""
         if not self._modern:
-            return task_only(tool)
-        return bad_header(tool) if self._target.transport == "http" else ""
+            return explain_task_only(tool)
+        return explain_bad_header(tool) if self._target.transport == "http" else ""
 
-    def touch(self) -> None:
+    def mark_changed(self) -> None:
         """A list has changed: it will be read again soon."""
         self._dirty.set()
 
     async def listen(self, client: Client) -> None:
         """Hold a modern server's change stream open; a legacy server notifies on its own."""
         assert self.discovery is not None
-        tells = {kind: self.discovery.tells_changes(kind) for kind in KINDS}
+        tells = {kind: self.discovery.can_notify_changes(kind) for kind in KINDS}
         if not self._modern or not any(tells.values()):
             return
         delay = LISTEN_RETRY_FIRST

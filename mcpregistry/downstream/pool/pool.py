@@ -29,32 +29,32 @@ from mcpregistry.domain.errors import (
     StaleRevision,
     ToolRefused,
 )
-from mcpregistry.domain.kinds import RESOURCE, TOOL
+from mcpregistry.domain.offer_kinds import RESOURCE, TOOL
 from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.health import State
 from mcpregistry.domain.servers.sessions import EVERYBODY
-from mcpregistry.domain.servers.target import Target
+from mcpregistry.domain.servers.target import ServerTarget
 from mcpregistry.downstream.limits import check_depth, parse_arguments
 from mcpregistry.downstream.pool import redact
-from mcpregistry.downstream.pool.connection import Connection
+from mcpregistry.downstream.pool.connection import ServerConnection
+from mcpregistry.downstream.pool.connection_eviction import list_crowds, make_room
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState
 from mcpregistry.downstream.pool.handshakes import RememberedEras
-from mcpregistry.downstream.pool.loglines import OnLog
-from mcpregistry.downstream.pool.requests import (
-    asked,
-    check_said,
-    entered,
-    may_resend,
-    opened,
-    shown,
+from mcpregistry.downstream.pool.log_lines import OnLog
+from mcpregistry.downstream.pool.resource_subscriptions import Watched, Watches
+from mcpregistry.downstream.pool.routes import ConnectionRoutes
+from mcpregistry.downstream.pool.session_slots import OnEvent, OnSessionOver, SessionSlots
+from mcpregistry.downstream.pool.slot import ServerSlot, compute_seconds_left
+from mcpregistry.downstream.pool.slot_requests import (
+    can_resend,
+    check_definition,
+    enter_slot,
+    open_slot,
+    redact_result,
+    send_slot_request,
 )
-from mcpregistry.downstream.pool.room import crowds_of, make_room
-from mcpregistry.downstream.pool.routes import Routes
-from mcpregistry.downstream.pool.sessions import OnEvent, OnSessionOver, Sessions
-from mcpregistry.downstream.pool.slot import Slot, seconds_left
-from mcpregistry.downstream.pool.watching import Watched, Watches
-from mcpregistry.downstream.transports.request import ProgressCallback
+from mcpregistry.downstream.transports.server_request import ProgressCallback
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +74,7 @@ class Pool:
 
     def __init__(
         self,
-        targets: Callable[[int], Awaitable[Target]],
+        targets: Callable[[int], Awaitable[ServerTarget]],
         on_event: Callable[[ConnectionEvent], None],
         *,
         most: int = MOST,
@@ -83,9 +83,13 @@ class Pool:
         self._most = most
         self._targets = RememberedEras(targets)
         self._on_event = on_event
-        self._slots: dict[int, Slot] = {}
-        self.sessions = Sessions(self._new_session, on_event, self._state, on_session_over)
-        self._routes = Routes(self._slot, lambda slot: self._retire(slot, again=False))
+        self._slots: dict[int, ServerSlot] = {}
+        self.sessions = SessionSlots(
+            self._make_session_slot, on_event, self._get_state, on_session_over
+        )
+        self._routes = ConnectionRoutes(
+            self._get_slot, lambda slot: self._retire(slot, again=False)
+        )
         self._closed = False
         self._background: set[asyncio.Task[None]] = set()
         self.watches = Watches(self.hold_for)
@@ -94,22 +98,24 @@ class Pool:
         """Connect for what is watched, and return when that connection has closed. Raises
         DownstreamError."""
         opener = watched.opener
-        slot = self._slot_at(watched.server_id, None, watched.session, opener.host, opener.asks)
-        await self._loaded(slot)
+        slot = self._get_current_slot(
+            watched.server_id, None, watched.session, opener.host, opener.asks
+        )
+        await self._load_target(slot)
         if slot.session:
             slot = await self._routes.choose(
                 slot, opener.host, (RESOURCE, ""), None, None, caller=opener.caller
             )
         try:
-            await opened(slot, opener.caller, opener.host)
+            await open_slot(slot, opener.caller, opener.host)
         finally:
             self._tidy(slot)
-        await slot.left()
+        await slot.wait_until_closed()
 
-    async def _connected(self, server_id: int) -> Connection:
-        slot = self._slot(server_id)
+    async def _connect_slot(self, server_id: int) -> ServerConnection:
+        slot = self._get_slot(server_id)
         await slot.load()
-        return await slot.connected()
+        return await slot.ensure_connected()
 
     async def call(
         self,
@@ -143,57 +149,59 @@ class Pool:
         its host can be asked in other calls, ``caller`` the host's session in any case.
         """
         arguments = parse_arguments(arguments_json)
-        slot = self._slot_at(server_id, revision, session, host, asks)
-        target = slot.target or await self._loaded(slot)
+        slot = self._get_current_slot(server_id, revision, session, host, asks)
+        target = slot.target or await self._load_target(slot)
         limit = target.limits.request_timeout if timeout is None else timeout
         deadline = time.monotonic() + limit if limit else None
         key = by or (kind, name)
         # again only if nothing was sent, or the operator vouches for repeating
         for last in (False, True):
             if last:
-                await self._loaded(slot := self._slot_at(server_id, revision, session, host, asks))
+                await self._load_target(
+                    slot := self._get_current_slot(server_id, revision, session, host, asks)
+                )
             slot = await self._routes.choose(slot, host, key, definition, deadline, caller=caller)
-            connection = slot.enter_now() or await self._entered(slot, deadline, caller, host)
+            connection = slot.enter_now() or await self._enter_slot(slot, deadline, caller, host)
             try:
-                await check_said(connection, revision, *key, definition)
+                await check_definition(connection, revision, *key, definition)
                 result = await connection.call(
                     name,
                     arguments,
                     meta=meta,
-                    timeout=seconds_left(deadline),
+                    timeout=compute_seconds_left(deadline),
                     max_result_bytes=max_result_bytes,
-                    on_progress=redact.progress_without_secrets(on_progress, connection.redactor),
+                    on_progress=redact.clean_progress(on_progress, connection.redactor),
                     on_sent=on_sent,
-                    host=self._routes.following(slot, host, key),
+                    host=self._routes.wrap_host(slot, host, key),
                     kind=kind,
                     on_log=on_log,
                     caller=caller,
                 )
             except ToolRefused as error:
                 error = self._routes.note_refusal(slot, connection, host, key, error)
-                refusal, found = redact.refusal_without_secrets(error, connection.redactor)
-                slot.tell_secrets(name, found)
-                slot.tell_failure(refusal)
+                refusal, found = redact.clean_refusal(error, connection.redactor)
+                slot.report_secrets(name, found)
+                slot.report_failure(refusal)
                 raise refusal from None
             except StaleRevision:
                 raise
             except DefinitionChanged:
-                if last or not self._put_away(slot, connection):
+                if last or not self._retire_outdated(slot, connection):
                     raise
             except DownstreamError as error:
-                redact.failure_without_secrets(error, connection.redactor)
-                slot.tell_failure(error)
-                if last or not may_resend(error, target, idempotent=idempotent):
+                redact.clean_failure(error, connection.redactor)
+                slot.report_failure(error)
+                if last or not can_resend(error, target, idempotent=idempotent):
                     raise
             else:
-                slot.health = health.served(slot.health)
+                slot.health = health.record_served_call(slot.health)
                 self._routes.note_result(connection, key, result)
-                return await shown(result, slot, connection, name)
+                return await redact_result(result, slot, connection, name)
             finally:
                 self._leave(slot)
         raise AssertionError("unreachable")
 
-    async def task(
+    async def request_task(
         self,
         server_id: int,
         method: str,
@@ -204,15 +212,17 @@ class Pool:
     ) -> dict[str, Any]:
         """One ``tasks/*`` request about a task that this server made. Raises Busy or
         DownstreamError."""
-        slot = self._slot(server_id)
+        slot = self._get_slot(server_id)
         target = slot.target or await slot.load()
 
-        async def request(connection: Connection, deadline: float) -> dict[str, Any]:
-            return await connection.task(
-                method, task_id, params, timeout=seconds_left(deadline), host=host
+        async def request(connection: ServerConnection, deadline: float) -> dict[str, Any]:
+            return await connection.request_task(
+                method, task_id, params, timeout=compute_seconds_left(deadline), host=host
             )
 
-        return await asked(slot, method, target.limits.request_timeout or _TASK_SECONDS, request)
+        return await send_slot_request(
+            slot, method, target.limits.request_timeout or _TASK_SECONDS, request
+        )
 
     async def ask(
         self,
@@ -231,16 +241,18 @@ class Pool:
         Busy or DownstreamError.
         """
         kind, name, definition = about
-        slot = self._slot_at(server_id, revision, EVERYBODY, NOTHING)
+        slot = self._get_current_slot(server_id, revision, EVERYBODY, NOTHING)
         await slot.load()
 
-        async def request(connection: Connection, deadline: float) -> dict[str, Any]:
-            await check_said(connection, revision, kind, name, definition)
-            return check_depth(await connection.ask(method, params, timeout=seconds_left(deadline)))
+        async def request(connection: ServerConnection, deadline: float) -> dict[str, Any]:
+            await check_definition(connection, revision, kind, name, definition)
+            return check_depth(
+                await connection.ask(method, params, timeout=compute_seconds_left(deadline))
+            )
 
-        return await asked(slot, name, seconds, request)
+        return await send_slot_request(slot, name, seconds, request)
 
-    def asks_in_answers(self, server_id: int, key: tuple[str, str]) -> bool:
+    def is_asking_in_answers(self, server_id: int, key: tuple[str, str]) -> bool:
         """Whether this tool (kind and name) asks in its answer and never while a call waits: the
         shared connection is of the modern era, and the tool needs no other. False before it is
         connected."""
@@ -248,7 +260,7 @@ class Pool:
         connection = slot.connection if slot is not None else None
         if connection is None or not connection.usable or connection.era != "modern":
             return False
-        return not self._routes.asks_by_request(server_id, key)
+        return not self._routes.is_asking_by_request(server_id, key)
 
     def hold(self, server_id: int) -> Callable[[], None]:
         """Keep the server's connection open, however idle, until the returned function is
@@ -266,12 +278,12 @@ class Pool:
 
     async def discover(self, server_id: int) -> Discovery:
         """Read what the server offers now. Raises DownstreamError."""
-        return await (await self._connected(server_id)).offers.read()
+        return await (await self._connect_slot(server_id)).offers.read()
 
     async def ping(self, server_id: int) -> float:
         """Milliseconds that the server takes to answer a probe of its era. Raises
         DownstreamError."""
-        connection = await self._connected(server_id)
+        connection = await self._connect_slot(server_id)
         started = time.monotonic()
         await connection.ping()
         return (time.monotonic() - started) * 1000
@@ -281,13 +293,17 @@ class Pool:
     async def connect(self, server_id: int, *, by_hand: bool = True) -> None:
         """Connect now; ``by_hand``: whatever the breaker says, and if only people connect it.
         Raises DownstreamError."""
-        slot = self._slot(server_id)
+        slot = self._get_slot(server_id)
         await slot.load()
-        await slot.connected(by_hand=by_hand)
+        await slot.ensure_connected(by_hand=by_hand)
 
     async def disconnect(self, server_id: int) -> None:
         """Close the server's connection and forget its failures."""
-        gone = [slot for slot in self.sessions.of_server(server_id) if self.sessions.take(slot)]
+        gone = [
+            slot
+            for slot in self.sessions.list_server_slots(server_id)
+            if self.sessions.forget_slot(slot)
+        ]
         if slot := self._slots.pop(server_id, None):
             gone.append(slot)
         await asyncio.gather(*(slot.stop() for slot in gone))
@@ -296,15 +312,15 @@ class Pool:
         """A host's or a run's session has ended (its name, unique in the site): what it had of its
         own closes by and by."""
         self.watches.end_session(session)
-        for slot in self.sessions.take_session(session):
+        for slot in self.sessions.forget_session(session):
             self._spawn(slot.stop())
 
-    def tell_roots_changed(self, caller: str) -> None:
+    def notify_roots_changed(self, caller: str) -> None:
         """The folders of the host with this session have changed: tell the servers whose connection
         is its alone."""
-        for slot in self._all_slots():
+        for slot in self._list_slots():
             if slot.connection is not None:
-                self._spawn(slot.connection.tell_roots_changed(caller))
+                self._spawn(slot.connection.notify_roots_changed(caller))
 
     async def reconnect(self, server_id: int) -> None:
         """Close the connection and open a new one. Raises DownstreamError."""
@@ -314,7 +330,7 @@ class Pool:
     def reconfigure(self, revisions: Mapping[int, int]) -> None:
         """Retire the connections of servers that changed or are gone; calls in flight may end
         first."""
-        for slot in self._all_slots():
+        for slot in self._list_slots():
             server_id = slot.server_id
             if slot.target is None or revisions.get(server_id) == slot.target.revision:
                 continue
@@ -323,14 +339,14 @@ class Pool:
             )
             self._retire(slot, again=was_eager)
 
-    def _retire(self, slot: Slot, *, again: bool) -> None:
+    def _retire(self, slot: ServerSlot, *, again: bool) -> None:
         if slot.session:
-            self.sessions.take(slot)
+            self.sessions.forget_slot(slot)
         else:
             del self._slots[slot.server_id]
         self._spawn(self._replace(slot, again=again))
 
-    async def _replace(self, slot: Slot, *, again: bool) -> None:
+    async def _replace(self, slot: ServerSlot, *, again: bool) -> None:
         await slot.drain()
         if again and not self._closed:
             try:
@@ -338,58 +354,58 @@ class Pool:
             except SlipsnisseError as error:
                 log.info("not_reconnected", server_id=slot.server_id, code=error.code)
 
-    def states(self) -> dict[int, ServerState]:
+    def list_states(self) -> dict[int, ServerState]:
         """The state of every server in this pool, by its id."""
         found = {server_id: slot.describe() for server_id, slot in self._slots.items()}
-        for server_id in self.sessions.servers():
-            one = found.get(server_id) or self.sessions.of_server(server_id)[0].describe()
-            state = self.sessions.state(server_id)
-            count = self.sessions.count(server_id)
+        for server_id in self.sessions.list_servers():
+            one = found.get(server_id) or self.sessions.list_server_slots(server_id)[0].describe()
+            state = self.sessions.compute_state(server_id)
+            count = self.sessions.count_open(server_id)
             found[server_id] = replace(one, state=state, sessions=count)
         return found
 
-    def stderr_tail(self, server_id: int) -> str:
+    def read_stderr_tail(self, server_id: int) -> str:
         """The end of a local server's log, without secrets; empty for a server that is not in the
         pool."""
         slot = self._slots.get(server_id)
         if slot is None:
             return ""
-        tail = slot.connection.stderr_tail() if slot.connection else slot.tail
+        tail = slot.connection.read_stderr_tail() if slot.connection else slot.tail
         return tail.decode(errors="replace")
 
     async def close(self) -> None:
         """Close every connection, all at the same time."""
         self._closed = True
         await self.watches.close()
-        slots = self._all_slots()
+        slots = self._list_slots()
         self._slots.clear()
         for slot in slots:
-            self.sessions.take(slot)
+            self.sessions.forget_slot(slot)
         await asyncio.gather(*(slot.stop() for slot in slots))
         for task in list(self._background):
             await asyncio.wait([task])
 
-    def _slot(self, server_id: int, session: str = EVERYBODY) -> Slot:
+    def _get_slot(self, server_id: int, session: str = EVERYBODY) -> ServerSlot:
         if self._closed:
             raise ConnectionFailed(
                 "This process is shutting down.", remedy="Try again in a moment."
             )
         if session:
-            return self.sessions.slot(server_id, session)
+            return self.sessions.get_slot(server_id, session)
         slot = self._slots.get(server_id)
         if slot is None:
-            slot = Slot(
+            slot = ServerSlot(
                 server_id,
                 self._targets,
-                self._heard,
+                self._forward_event,
                 self._make_room,
-                self.watches.of(server_id),
+                self.watches.get_watched(server_id),
                 note=self._targets.note,
             )
             self._slots[server_id] = slot
         return slot
 
-    async def _loaded(self, slot: Slot) -> Target:
+    async def _load_target(self, slot: ServerSlot) -> ServerTarget:
         """The slot's target. Raises DownstreamError, or what says why there is none."""
         # another call that fails meanwhile must not have this one's slot forgotten
         slot.expected += 1
@@ -402,44 +418,44 @@ class Pool:
         slot.expected -= 1
         return target
 
-    async def _entered(
-        self, slot: Slot, deadline: float | None, caller: str, host: Forwarding
-    ) -> Connection:
+    async def _enter_slot(
+        self, slot: ServerSlot, deadline: float | None, caller: str, host: Forwarding
+    ) -> ServerConnection:
         try:
-            return await entered(slot, deadline, caller, host)
+            return await enter_slot(slot, deadline, caller, host)
         except BaseException:
             self._tidy(slot)  # its owner has ended while we were inside, or there never was one
             raise
 
-    def _leave(self, slot: Slot) -> None:
+    def _leave(self, slot: ServerSlot) -> None:
         slot.leave()
         self._tidy(slot)
 
-    def _tidy(self, slot: Slot) -> None:
+    def _tidy(self, slot: ServerSlot) -> None:
         if slot.session:
             self.sessions.tidy(slot)
 
-    def _slot_at(
+    def _get_current_slot(
         self,
         server_id: int,
         revision: int | None,
         session: str,
         host: Forwarding,
         asks: frozenset[str] | None = None,
-    ) -> Slot:
+    ) -> ServerSlot:
         """The server's slot; one older than ``revision`` is retired here if nobody has done it
         yet."""
-        slot = self._slot(server_id, session)
+        slot = self._get_slot(server_id, session)
         if revision is not None and slot.target is not None and slot.target.revision < revision:
             self._retire(slot, again=False)
-            slot = self._slot(server_id, session)
+            slot = self._get_slot(server_id, session)
         # what a server is told of its host is told once, when it is connected to
         if session and not slot.alive:
             slot.bears = host.questions if asks is None else asks
             slot.apps = host.apps
         return slot
 
-    def _put_away(self, slot: Slot, connection: Connection) -> bool:
+    def _retire_outdated(self, slot: ServerSlot, connection: ServerConnection) -> bool:
         """The server says something else than was approved: whether a connection that greets it
         anew is to be asked.
 
@@ -449,39 +465,39 @@ class Pool:
         manual = slot.target is not None and slot.target.connect == "manual"
         if manual or connection.in_flight or time.monotonic() - slot.health.since < JUST_GREETED:
             return False
-        if self._slot(slot.server_id, slot.session) is slot:
+        if self._get_slot(slot.server_id, slot.session) is slot:
             self._retire(slot, again=False)
         return True
 
-    async def _make_room(self, slot: Slot) -> None:
+    async def _make_room(self, slot: ServerSlot) -> None:
         """Before ``slot`` opens a connection. Raises Busy."""
-        own = partial(self.sessions.of_server, slot.server_id)
-        await make_room(slot, lambda: crowds_of(slot, own(), self._all_slots(), self._most))
+        own = partial(self.sessions.list_server_slots, slot.server_id)
+        await make_room(slot, lambda: list_crowds(slot, own(), self._list_slots(), self._most))
 
-    def _all_slots(self) -> list[Slot]:
-        return [*self._slots.values(), *self.sessions.all()]
+    def _list_slots(self) -> list[ServerSlot]:
+        return [*self._slots.values(), *self.sessions.list_slots()]
 
-    def _new_session(
-        self, server_id: int, session: str, on_event: OnEvent, on_over: Callable[[Slot], None]
-    ) -> Slot:
-        return Slot(
+    def _make_session_slot(
+        self, server_id: int, session: str, on_event: OnEvent, on_over: Callable[[ServerSlot], None]
+    ) -> ServerSlot:
+        return ServerSlot(
             server_id,
             self._targets,
             on_event,
             self._make_room,
-            self.watches.of(server_id, session),
+            self.watches.get_watched(server_id, session),
             note=self._targets.note,
             session=session,
             on_over=on_over,
         )
 
-    def _state(self, server_id: int) -> State | None:
+    def _get_state(self, server_id: int) -> State | None:
         return slot.health.state if (slot := self._slots.get(server_id)) else None
 
-    def _heard(self, event: ConnectionEvent) -> None:
+    def _forward_event(self, event: ConnectionEvent) -> None:
         self._on_event(
             replace(event, sessions=count)
-            if (count := self.sessions.count(event.server_id))
+            if (count := self.sessions.count_open(event.server_id))
             else event
         )
 

@@ -11,23 +11,23 @@ import asyncio
 from typing import Any
 
 from mcpregistry.domain.errors import DownstreamError, ToolRefused
-from mcpregistry.domain.text.redaction import Redactor, characters
-from mcpregistry.downstream.transports.request import ProgressCallback
+from mcpregistry.domain.text.redaction import Redactor, count_characters
+from mcpregistry.downstream.transports.server_request import ProgressCallback
 
 LARGE = 64 * 1024  # characters
 
 
-async def without_secrets(result: dict[str, Any], redactor: Redactor) -> tuple[dict[str, Any], int]:
+async def remove_secrets(result: dict[str, Any], redactor: Redactor) -> tuple[dict[str, Any], int]:
     """The result, and how many secrets were replaced in it; the very same object when there are
     none."""
     if not redactor:
         return result, 0
-    if characters(result) <= LARGE:
+    if count_characters(result) <= LARGE:
         return redactor.clean(result)
     return await asyncio.to_thread(redactor.clean, result)
 
 
-def refusal_without_secrets(error: ToolRefused, redactor: Redactor) -> tuple[ToolRefused, int]:
+def clean_refusal(error: ToolRefused, redactor: Redactor) -> tuple[ToolRefused, int]:
     """A server's refusal without its secrets, and how many were replaced."""
     said, count = redactor.clean([error.message, error.data])
     if not count:
@@ -37,19 +37,19 @@ def refusal_without_secrets(error: ToolRefused, redactor: Redactor) -> tuple[Too
     return cleaned, count
 
 
-def failure_without_secrets(error: DownstreamError, redactor: Redactor) -> None:
+def clean_failure(error: DownstreamError, redactor: Redactor) -> None:
     """Replace the secrets in the message of a failure, which may quote the server."""
     error.message = redactor.text(error.message)
 
 
-def progress_without_secrets(
+def clean_progress(
     on_progress: ProgressCallback | None, redactor: Redactor
 ) -> ProgressCallback | None:
     """A progress callback that passes messages on without secrets; None stays None."""
     if on_progress is None or not redactor:
         return on_progress
 
-    def told(progress: float, total: float | None, message: str | None) -> None:
+    def report_clean_progress(progress: float, total: float | None, message: str | None) -> None:
         on_progress(progress, total, redactor.text(message) if message else message)
 
-    return told
+    return report_clean_progress

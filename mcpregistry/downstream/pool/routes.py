@@ -26,10 +26,10 @@ from mcp_types import INTERNAL_ERROR
 from mcpregistry.domain.calls.forwarding import Forwarding
 from mcpregistry.domain.errors import DefinitionChanged, DownstreamError, InputNeeded, ToolRefused
 from mcpregistry.domain.servers.sessions import EVERYBODY, OLDER
-from mcpregistry.domain.servers.target import Target
-from mcpregistry.downstream.pool.connection import Connection
-from mcpregistry.downstream.pool.requests import check_said, opening
-from mcpregistry.downstream.pool.slot import Slot, seconds_left
+from mcpregistry.domain.servers.target import ServerTarget
+from mcpregistry.downstream.pool.connection import ServerConnection
+from mcpregistry.downstream.pool.slot import ServerSlot, compute_seconds_left
+from mcpregistry.downstream.pool.slot_requests import check_definition, register_opener
 
 # after a server has refused the older handshake, or listed something else on it
 RETRY_SECONDS = 120.0
@@ -60,50 +60,54 @@ class _Server:
     rounds: set[ToolKey] = field(default_factory=set)
 
 
-class Routes:
+class ConnectionRoutes:
     """The choices of one pool. ``slot_of`` gives the slot of a server's session; ``drop`` closes a
     slot and forgets it."""
 
-    def __init__(self, slot_of: Callable[[int, str], Slot], drop: Callable[[Slot], None]) -> None:
+    def __init__(
+        self, slot_of: Callable[[int, str], ServerSlot], drop: Callable[[ServerSlot], None]
+    ) -> None:
         self._slot_of = slot_of
         self._drop = drop
         self._servers: dict[int, _Server] = {}
 
     async def choose(
         self,
-        slot: Slot,
+        slot: ServerSlot,
         host: Forwarding,
         key: ToolKey,
         definition: str | None,
         deadline: float | None,
         *,
         caller: str,
-    ) -> Slot:
+    ) -> ServerSlot:
         """The slot for this call: ``slot``, whose target is loaded, or one with the older
         handshake, connected. Raises Busy."""
         assert slot.target is not None
         if slot.session and slot.alive and not slot.older:
             return slot
-        server = self._server(slot.target)
+        server = self._get_server(slot.target)
         if not slot.older and (
-            (key, definition) in server.unlike or not _wants_older(server, slot, host, key)
+            (key, definition) in server.unlike or not _is_older_wanted(server, slot, host, key)
         ):
             return slot
-        with opening(slot, caller, host):
+        with register_opener(slot, caller, host):
             is_modern = bool(slot.session) or await _is_modern(server, slot, deadline)
         if not is_modern:
             return slot
-        older = slot if slot.session else self._second(slot.server_id, slot.target.revision)
+        older = (
+            slot if slot.session else self._get_second_slot(slot.server_id, slot.target.revision)
+        )
         # it worked, and was lost a moment ago
         if older.older and older.refused_for and not older.alive:
             return slot
-        with opening(older, caller, host):
+        with register_opener(older, caller, host):
             is_usable = await self._is_usable(server, older, key, definition, deadline)
         if is_usable:
             return older
-        return await self._again(slot) if slot.session else slot
+        return await self._reopen_session(slot) if slot.session else slot
 
-    async def _again(self, closed: Slot) -> Slot:
+    async def _reopen_session(self, closed: ServerSlot) -> ServerSlot:
         """A new slot for the session whose older connection could not be used."""
         slot = self._slot_of(closed.server_id, closed.session)
         slot.bears = closed.bears
@@ -111,7 +115,7 @@ class Routes:
         await _load(slot)
         return slot
 
-    def _second(self, server_id: int, revision: int) -> Slot:
+    def _get_second_slot(self, server_id: int, revision: int) -> ServerSlot:
         """The slot of the older connection beside the shared one; one of another revision is
         closed."""
         slot = self._slot_of(server_id, OLDER)
@@ -123,7 +127,7 @@ class Routes:
     async def _is_usable(
         self,
         server: _Server,
-        older: Slot,
+        older: ServerSlot,
         key: ToolKey,
         definition: str | None,
         deadline: float | None,
@@ -133,10 +137,10 @@ class Routes:
         older.older = True
         try:
             await _load(older)
-            async with asyncio.timeout(seconds_left(deadline)):
-                connection = await older.connected()
+            async with asyncio.timeout(compute_seconds_left(deadline)):
+                connection = await older.ensure_connected()
                 if is_new or older.session == OLDER:
-                    await check_said(connection, None, *key, definition)
+                    await check_definition(connection, None, *key, definition)
         except DefinitionChanged:
             server.unlike.add((key, definition or ""))
             if older.session != OLDER:
@@ -148,18 +152,18 @@ class Routes:
             return False
         return True
 
-    def asks_by_request(self, server_id: int, key: ToolKey) -> bool:
+    def is_asking_by_request(self, server_id: int, key: ToolKey) -> bool:
         """Whether this tool is known to need a connection of the older version to ask."""
         server = self._servers.get(server_id)
         return server is not None and key in server.older and key not in server.rounds
 
-    def following(self, slot: Slot, host: Forwarding, key: ToolKey) -> Forwarding:
+    def wrap_host(self, slot: ServerSlot, host: Forwarding, key: ToolKey) -> Forwarding:
         """The host of a call through ``slot``. A question to it shows that the tool asks by a
         request."""
         ask = host.ask
         if not slot.older or ask is None or slot.target is None:
             return host
-        known = self._server(slot.target).older
+        known = self._get_server(slot.target).older
 
         async def note_and_ask(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
             known.add(key)
@@ -167,22 +171,29 @@ class Routes:
 
         return replace(host, ask=note_and_ask)
 
-    def note_result(self, connection: Connection, key: ToolKey, result: Mapping[str, Any]) -> None:
+    def note_result(
+        self, connection: ServerConnection, key: ToolKey, result: Mapping[str, Any]
+    ) -> None:
         """Learn from a result which way its tool asks."""
         if connection.era != "modern" or not connection.target.questions:
             return
-        server = self._server(connection.target)
+        server = self._get_server(connection.target)
         if result.get("resultType") == "input_required":
             server.rounds.add(key)
-        elif _says(result, _CANNOT_ASK):
+        elif _has_words(result, _CANNOT_ASK):
             server.older.add(key)
 
     def note_refusal(
-        self, slot: Slot, connection: Connection, host: Forwarding, key: ToolKey, error: ToolRefused
+        self,
+        slot: ServerSlot,
+        connection: ServerConnection,
+        host: Forwarding,
+        key: ToolKey,
+        error: ToolRefused,
     ) -> ToolRefused:
         """The error for the caller. If the tool could not ask, the next call uses the other
         connection, and the error says so."""
-        server = self._server(connection.target)
+        server = self._get_server(connection.target)
         if connection.era == "modern" and any(words in error.message for words in _CANNOT_ASK):
             server.older.add(key)
         elif (
@@ -201,9 +212,9 @@ class Routes:
             and not is_fixed
             and time.monotonic() >= server.refused_until
         )
-        return _other_way("newer" if slot.older else "older", is_open=is_open)
+        return _make_other_way_error("newer" if slot.older else "older", is_open=is_open)
 
-    def _server(self, target: Target) -> _Server:
+    def _get_server(self, target: ServerTarget) -> _Server:
         server = self._servers.get(target.server_id)
         if server is None or server.revision != target.revision:
             server = _Server(target.revision)
@@ -211,7 +222,7 @@ class Routes:
         return server
 
 
-async def _load(slot: Slot) -> None:
+async def _load(slot: ServerSlot) -> None:
     """Read its target; another call that fails in the meantime must not have the slot forgotten."""
     slot.expected += 1
     try:
@@ -220,7 +231,7 @@ async def _load(slot: Slot) -> None:
         slot.expected -= 1
 
 
-def _wants_older(server: _Server, slot: Slot, host: Forwarding, key: ToolKey) -> bool:
+def _is_older_wanted(server: _Server, slot: ServerSlot, host: Forwarding, key: ToolKey) -> bool:
     target = slot.target
     if target is None or target.protocol != "auto" or target.connect == "manual":
         return False
@@ -240,7 +251,7 @@ def _wants_older(server: _Server, slot: Slot, host: Forwarding, key: ToolKey) ->
     return older if older != rounds else not host.rounds
 
 
-async def _is_modern(server: _Server, shared: Slot, deadline: float | None) -> bool:
+async def _is_modern(server: _Server, shared: ServerSlot, deadline: float | None) -> bool:
     """Whether the shared connection speaks the newer version; opened if that is not known. Raises
     DownstreamError."""
     connection = shared.connection
@@ -248,18 +259,18 @@ async def _is_modern(server: _Server, shared: Slot, deadline: float | None) -> b
         if server.modern or (shared.target is not None and shared.target.last_era == "modern"):
             return True
         try:
-            async with asyncio.timeout(seconds_left(deadline)):
-                connection = await shared.connected()
+            async with asyncio.timeout(compute_seconds_left(deadline)):
+                connection = await shared.ensure_connected()
         except TimeoutError:
             return False
         except DownstreamError as error:
-            shared.tell_failure(error)
+            shared.report_failure(error)
             raise
     server.modern = connection.era == "modern"
     return server.modern
 
 
-def _says(result: Mapping[str, Any], words: tuple[str, ...]) -> bool:
+def _has_words(result: Mapping[str, Any], words: tuple[str, ...]) -> bool:
     parts = result.get("content")
     texts = (
         [part.get("text") for part in parts[:_MOST_PARTS] if isinstance(part, dict)]
@@ -272,7 +283,7 @@ def _says(result: Mapping[str, Any], words: tuple[str, ...]) -> bool:
     )
 
 
-def _other_way(version: str, *, is_open: bool) -> InputNeeded:
+def _make_other_way_error(version: str, *, is_open: bool) -> InputNeeded:
     setting = "legacy" if version == "older" else "modern"
     remedy = f"Ask the operator to set the server's protocol to '{setting}'."
     if is_open:

@@ -27,13 +27,13 @@ from mcpregistry.domain.errors import (
 from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.health import Health
 from mcpregistry.domain.servers.sessions import EVERYBODY, OLDER
-from mcpregistry.domain.servers.target import Target
-from mcpregistry.downstream.pool.connection import Connection, open_connection
+from mcpregistry.domain.servers.target import ServerTarget
+from mcpregistry.downstream.pool.concurrency_gate import Gate
+from mcpregistry.downstream.pool.connection import ServerConnection, open_connection
 from mcpregistry.downstream.pool.discovery import Discovery
-from mcpregistry.downstream.pool.ending import end_owner
 from mcpregistry.downstream.pool.events import ConnectionEvent, EventKind, ServerState
-from mcpregistry.downstream.pool.gate import Gate
-from mcpregistry.downstream.pool.watching import Watched, new_future
+from mcpregistry.downstream.pool.owner_tasks import end_owner
+from mcpregistry.downstream.pool.resource_subscriptions import Watched, make_future
 
 log = structlog.get_logger(__name__)
 
@@ -41,20 +41,20 @@ DRAIN_SECONDS = 10.0
 TELL_SECRETS_SECONDS = 5.0
 
 
-class Slot:
+class ServerSlot:
     """One server: its owner task, its health, its gate."""
 
     def __init__(
         self,
         server_id: int,
-        targets: Callable[[int], Awaitable[Target]],
+        targets: Callable[[int], Awaitable[ServerTarget]],
         on_event: Callable[[ConnectionEvent], None],
-        make_room: Callable[[Slot], Awaitable[None]],
+        make_room: Callable[[ServerSlot], Awaitable[None]],
         watched: Watched,
         *,
-        note: Callable[[Target, str], None],
+        note: Callable[[ServerTarget, str], None],
         session: str = EVERYBODY,
-        on_over: Callable[[Slot], None] | None = None,
+        on_over: Callable[[ServerSlot], None] | None = None,
     ) -> None:
         self.server_id = server_id
         self.session = session  # whose connection it is
@@ -72,8 +72,8 @@ class Slot:
         self.health = Health()
         self.gate: Gate | None = None
         self.expected = 0  # calls that have the slot, and wait for its target
-        self.target: Target | None = None
-        self.connection: Connection | None = None
+        self.target: ServerTarget | None = None
+        self.connection: ServerConnection | None = None
         self.tail = b""
         self._secrets_found = 0
         self._secrets_told = float("-inf")
@@ -85,7 +85,7 @@ class Slot:
 
     # -- calls --------------------------------------------------------------------------------
 
-    def enter_now(self) -> Connection | None:
+    def enter_now(self) -> ServerConnection | None:
         """A place and the live connection, if both are there without waiting."""
         connection = self.connection
         gate = self.gate
@@ -93,12 +93,12 @@ class Slot:
             return None
         return connection
 
-    async def enter(self, deadline: float | None) -> Connection:
+    async def enter(self, deadline: float | None) -> ServerConnection:
         """A place and the connection, waiting for both until ``deadline``. Pair it with
         ``leave``."""
         assert self.gate is not None
         try:
-            async with asyncio.timeout(seconds_left(deadline)):
+            async with asyncio.timeout(compute_seconds_left(deadline)):
                 await self.gate.enter()
         except TimeoutError:
             raise TimedOut(
@@ -106,8 +106,8 @@ class Slot:
                 remedy="Try again later.",
             ) from None
         try:
-            async with asyncio.timeout(seconds_left(deadline)):
-                return await self.connected()
+            async with asyncio.timeout(compute_seconds_left(deadline)):
+                return await self.ensure_connected()
         except TimeoutError:
             self.gate.leave()
             raise TimedOut("The server was not ready in time.", remedy="Try again later.") from None
@@ -120,7 +120,7 @@ class Slot:
         assert self.gate is not None
         self.gate.leave()
 
-    async def connected(self, *, by_hand: bool = False) -> Connection:
+    async def ensure_connected(self, *, by_hand: bool = False) -> ServerConnection:
         """The live connection, opened if need be. Raises DownstreamError, at once while it is
         down."""
         connection = self.connection
@@ -132,16 +132,18 @@ class Slot:
                 remedy="Press “Connect server” on the page of the server.",
             )
         if connection is not None and connection.ended:
-            await self.left()
+            await self.wait_until_closed()
         self._refuse(by_hand)
         if not self.alive:
             await self._make_room(self)
         if self._up is None or self._up.done():
-            self._up = new_future()
+            self._up = make_future()
         if not self.alive:
-            self._owner = asyncio.create_task(self._own(), name=f"mcp-server-{self.server_id}")
+            self._owner = asyncio.create_task(
+                self._run_owner(), name=f"mcp-server-{self.server_id}"
+            )
             if self._on_over is not None:
-                self._owner.add_done_callback(self._tell_over)
+                self._owner.add_done_callback(self._report_closed)
         # Many callers wait for the same connection: one that is cancelled must not cancel it for
         # the others.
         await asyncio.shield(self._up)
@@ -169,13 +171,13 @@ class Slot:
         busy = connection.in_flight or watches or (self.gate is not None and self.gate.inside)
         return None if busy else connection.last_used
 
-    async def rest(self) -> None:
+    async def close_idle(self) -> None:
         """Close the connection and wait until it has; the next call opens it again. Bounded."""
         if self.connection is not None and self._owner is not None:
             self.connection.stop()
             await end_owner(self._owner)
 
-    def _tell_over(self, _: asyncio.Task[None]) -> None:
+    def _report_closed(self, _: asyncio.Task[None]) -> None:
         assert self._on_over is not None
         self._on_over(self)
 
@@ -192,14 +194,14 @@ class Slot:
     @property
     def refused_for(self) -> float:
         """Seconds until it may be tried again after a failure."""
-        return health.refusal_seconds(self.health, now=time.monotonic())
+        return health.compute_refusal_seconds(self.health, now=time.monotonic())
 
     @property
     def leaving(self) -> bool:
         """Its connection is closing."""
         return self.alive and self.connection is not None and self.connection.ended
 
-    async def left(self) -> None:
+    async def wait_until_closed(self) -> None:
         """Wait until the connection that is closing has closed."""
         await self._over.wait()
 
@@ -212,21 +214,21 @@ class Slot:
             raise ConnectionFailed(
                 "The server is being disconnected.", remedy="Try again in a moment."
             )
-        left = 0.0 if by_hand else health.refusal_seconds(self.health, now=time.monotonic())
+        left = 0.0 if by_hand else health.compute_refusal_seconds(self.health, now=time.monotonic())
         if left:
             raise ConnectionFailed(
                 f"The server is down: {self.health.detail}",
                 remedy=f"The site tries again in {left:.0f} seconds.",
             )
 
-    async def load(self) -> Target:
+    async def load(self) -> ServerTarget:
         """Read the server's target anew. Raises DownstreamError, or what says why there is none."""
         if self.target is None:
-            self.target = await self._current_target()
+            self.target = await self._load_current_target()
             self.gate = self.gate or Gate(self.target.limits.max_concurrency)
         return self.target
 
-    async def _current_target(self) -> Target:
+    async def _load_current_target(self) -> ServerTarget:
         target = await self._targets(self.server_id)
         if not self.older:
             return target
@@ -237,38 +239,38 @@ class Slot:
 
     # -- the owner ----------------------------------------------------------------------------
 
-    async def _own(self) -> None:
+    async def _run_owner(self) -> None:
         try:
             while not self._stopping:
-                if not await self._once() or self._stopping:
+                if not await self._run_connection() or self._stopping:
                     return
                 await self._pause()
         finally:
-            self._settle_up(
+            self._resolve_waiters(
                 ConnectionFailed(
                     "The server was disconnected.", remedy="The next call connects it again."
                 )
             )
 
-    async def _once(self) -> bool:
+    async def _run_connection(self) -> bool:
         """One connection from start to end. Returns whether it is to be brought back."""
-        self._move(health.move(self.health, "connecting", now=time.monotonic()))
-        target: Target | None = None
-        connection: Connection | None = None
+        self._set_health(health.move(self.health, "connecting", now=time.monotonic()))
+        target: ServerTarget | None = None
+        connection: ServerConnection | None = None
         try:
-            target = await self._current_target()
+            target = await self._load_current_target()
             self.target = target
             connection = await open_connection(
-                target, self._tools_changed, bears=self.bears, apps=self.apps
+                target, self._report_tools_changed, bears=self.bears, apps=self.apps
             )
             self.connection = connection
-            connection.logs.tell = self._tell_logs
+            connection.logs.tell = self._report_logs
             connection.watched = self._watched
             connection.is_main = self.session != OLDER
             for caller, host in self.openers.items():
                 connection.introduce(caller, host)
             self._over.clear()
-            await connection.run(self._ready)
+            await connection.run(self._handle_ready)
         except DownstreamError as error:
             if isinstance(error, TimedOut) and connection is not None and connection.era is None:
                 self._note_handshake(connection.target, connection.handshake)
@@ -284,27 +286,29 @@ class Slot:
                     server_id=self.server_id,
                     pause_seconds=health.REFUSED_DELAY,
                 )
-            self._fell(error, returns=returns)
+            self._handle_failure(error, returns=returns)
             return returns
         except SlipsnisseError as error:
             # it may not be started any more: disabled, changed, a value missing
-            self._fell(ConnectionFailed(error.message, remedy=error.remedy), returns=False)
+            self._handle_failure(
+                ConnectionFailed(error.message, remedy=error.remedy), returns=False
+            )
             return False
         finally:
             self._keep_tail(connection)
-        self._move(health.stopped(self.health, now=time.monotonic()))
+        self._set_health(health.record_stop(self.health, now=time.monotonic()))
         return False
 
-    def _ready(self) -> None:
+    def _handle_ready(self) -> None:
         self.has_fallen = False
         if self.connection is not None:
             self._note_handshake(self.connection.target, self.connection.handshake)
-        self._move(health.connected(self.health, now=time.monotonic()))
-        self._settle_up(None)
+        self._set_health(health.record_connection(self.health, now=time.monotonic()))
+        self._resolve_waiters(None)
 
-    def _fell(self, error: DownstreamError, *, returns: bool) -> None:
-        self._move(
-            health.fallen(
+    def _handle_failure(self, error: DownstreamError, *, returns: bool) -> None:
+        self._set_health(
+            health.record_failure(
                 self.health,
                 now=time.monotonic(),
                 chance=random.random(),  # noqa: S311  jitter, not a secret
@@ -316,45 +320,45 @@ class Slot:
                 pause=error.retry_after,
             )
         )
-        self._settle_up(error)
+        self._resolve_waiters(error)
 
-    def _settle_up(self, error: DownstreamError | None) -> None:
+    def _resolve_waiters(self, error: DownstreamError | None) -> None:
         if self._up is None or self._up.done():
             return
         if error is None:
             self._up.set_result(None)
         else:
-            self._up.set_exception(unsent(error))
+            self._up.set_exception(make_unsent_error(error))
 
-    def _keep_tail(self, connection: Connection | None) -> None:
+    def _keep_tail(self, connection: ServerConnection | None) -> None:
         """What is left of a connection once it has closed."""
         self.connection = None
         self._over.set()
         if connection is None:
             return
-        connection.logs.told()
-        self.tail = connection.stderr_tail()
+        connection.logs.report_lines()
+        self.tail = connection.read_stderr_tail()
         if self.tail:
             self._emit("stderr", detail=self.tail.decode(errors="replace"))
 
     async def _pause(self) -> None:
-        left = health.refusal_seconds(self.health, now=time.monotonic())
+        left = health.compute_refusal_seconds(self.health, now=time.monotonic())
         await asyncio.sleep(left)
 
-    def _move(self, after: Health) -> None:
+    def _set_health(self, after: Health) -> None:
         self.health = after
         found = (
             self.connection.discovery if self.connection and after.state == "connected" else None
         )
         self._emit("state", detail=after.detail, discovery=found)
 
-    def _tools_changed(self, discovery: Discovery) -> None:
+    def _report_tools_changed(self, discovery: Discovery) -> None:
         self._emit("tools_changed", discovery=discovery)
 
-    def _tell_logs(self, lines: str) -> None:
+    def _report_logs(self, lines: str) -> None:
         self._emit("log", detail=lines)
 
-    def tell_secrets(self, what: str, found: int) -> None:
+    def report_secrets(self, what: str, found: int) -> None:
         """An answer held ``found`` of the server's own secrets, which were replaced. Told every few
         seconds at most."""
         self._secrets_found += found
@@ -366,7 +370,7 @@ class Slot:
             self._secrets_found = 0
             self._secrets_told = now
 
-    def tell_failure(self, error: DownstreamError) -> None:
+    def report_failure(self, error: DownstreamError) -> None:
         """A call failed, for a reason that is the server's: people see it at once. Never blocks."""
         self._emit("call_failed", detail=str(error), code=error.code)
 
@@ -410,7 +414,7 @@ class Slot:
             owner.cancel()  # it waits for its next try or for its target: nothing to close
         await end_owner(owner)
         if self.health.state != "disconnected":
-            self._move(health.stopped(self.health, now=time.monotonic()))
+            self._set_health(health.record_stop(self.health, now=time.monotonic()))
 
     async def drain(self) -> None:
         """Let calls in flight end, then stop."""
@@ -421,7 +425,7 @@ class Slot:
         await self.stop()
 
     def describe(self) -> ServerState:
-        """The server's state as ``Pool.states`` shows it."""
+        """The server's state as ``Pool.list_states`` shows it."""
         now = time.monotonic()
         connection = self.connection
         return ServerState(
@@ -432,16 +436,16 @@ class Slot:
             era=connection.era if connection else None,
             in_flight=self.gate.inside if self.gate else 0,
             failures=self.health.failures,
-            retry_in=health.refusal_seconds(self.health, now=now),
+            retry_in=health.compute_refusal_seconds(self.health, now=now),
             for_seconds=now - self.health.since if self.health.since else 0.0,
         )
 
 
-def unsent(error: DownstreamError) -> DownstreamError:
+def make_unsent_error(error: DownstreamError) -> DownstreamError:
     """The failure of connecting, as a caller that waits for the connection meets it."""
     return type(error)(error.message, remedy=error.remedy, sent=False)
 
 
-def seconds_left(deadline: float | None) -> float | None:
+def compute_seconds_left(deadline: float | None) -> float | None:
     """Seconds until a monotonic deadline, at least a millisecond; None without one."""
     return None if deadline is None else max(0.001, deadline - time.monotonic())

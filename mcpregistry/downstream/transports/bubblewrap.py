@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from mcpregistry.domain.errors import ConnectionFailed
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.text.canonical import clean_text
 
 PROGRAM = "bwrap"
 TRIED_SECONDS = 5.0
@@ -40,33 +40,33 @@ _TRIAL = [
 _answer: tuple[float, str] | None = None
 
 
-def program() -> str | None:
+def find_bubblewrap() -> str | None:
     """Its file, by this site's PATH; None where it is not installed."""
     found = shutil.which(PROGRAM)
     return os.path.realpath(found) if found else None
 
 
-def missing() -> str:
+def explain_missing() -> str:
     """Why servers have no namespaces of their own here; empty where they can. Up to some seconds,
     the first time."""
     global _answer  # noqa: PLW0603  what a machine can do, asked at every start of a server
     now = time.monotonic()
     if _answer is None or now - _answer[0] > KEPT_SECONDS:
-        _answer = now, _tried()
+        _answer = now, _try_namespaces()
     return _answer[1]
 
 
 def check() -> None:
     """Raises ConnectionFailed (nothing sent) where a server that is to have namespaces cannot have
     them."""
-    if why := missing():
+    if why := explain_missing():
         raise ConnectionFailed(
             f"The server cannot be started in its own namespaces: {why}.", remedy=REMEDY
         )
 
 
-def _tried() -> str:
-    file = program()
+def _try_namespaces() -> str:
+    file = find_bubblewrap()
     if file is None:
         return "bubblewrap is not installed"
     place = os.open("/", os.O_PATH | os.O_CLOEXEC)
@@ -83,10 +83,12 @@ def _tried() -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"bubblewrap cannot be run ({plain(str(error), 200)})"
+        return f"bubblewrap cannot be run ({clean_text(str(error), 200)})"
     finally:
         os.close(place)
-    said = plain((ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1], 200)
+    said = clean_text(
+        (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1], 200
+    )
     return (
         f"bubblewrap cannot create namespaces on this machine ({said})" if ended.returncode else ""
     )

@@ -7,8 +7,8 @@ these:
 * What is applied can only be made narrower afterwards, and everything that the server starts
   inherits it.
 * Where a part cannot be applied that this kernel has, the server is not started (``OSError``).
-* ``abi`` and ``filtered`` say what this kernel has; ``services/servers/sandbox.py`` puts it into
-  words.
+* ``get_landlock_version`` and ``is_filter_supported`` say what this kernel has;
+  ``services/servers/sandbox.py`` puts it into words.
 """
 
 import ctypes
@@ -167,7 +167,7 @@ _RETURN = 0x06
 Instruction = tuple[int, int, int, int]
 
 
-def loaded_libc() -> ctypes.CDLL:
+def load_libc() -> ctypes.CDLL:
     """The C library, to be handed on where it is called often: loading it costs as much as several
     calls."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -175,17 +175,15 @@ def loaded_libc() -> ctypes.CDLL:
     return libc
 
 
-def abi() -> int:
+def get_landlock_version() -> int:
     """The version of Landlock that this kernel has; 0 where there is none, or it is switched
     off."""
     if os.uname().sysname != "Linux":
         return 0
-    return max(
-        0, loaded_libc().syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
-    )
+    return max(0, load_libc().syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
 
 
-def filtered() -> bool:
+def is_filter_supported() -> bool:
     """Whether we have a filter of system calls for this machine (seccomp)."""
     return (
         os.uname().sysname == "Linux"
@@ -205,24 +203,24 @@ def apply(policy: str) -> None:
     """
     lines = policy.split("\n")
     strict = any(line[:1] == "x" for line in lines)
-    libc = loaded_libc()
-    _checked(libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    libc = load_libc()
+    _check_result(libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     libc.setrlimit(RLIMIT_CORE, struct.pack("QQ", 0, 0))
-    version = abi()
+    version = get_landlock_version()
     if not version and not strict:
         raise OSError(_ENOSYS, "this kernel does not support Landlock")
     paths = None if strict else [(line[0], line[1:]) for line in lines if line[:1] in ("r", "w")]
-    _restrict(libc, version, paths, _ports(lines))
+    _restrict(libc, version, paths, _parse_ports(lines))
     if strict:
         return
     # Of a site that runs as root: with its capabilities, the environment of others can be read in
     # /proc past Landlock. Without new privileges they do not come back with the next program.
-    _checked(libc.capset(struct.pack("Ii", 0x20080522, 0), bytes(24)), "capabilities")
-    if filtered():
-        _filter(libc, compiled(policy))
+    _check_result(libc.capset(struct.pack("Ii", 0x20080522, 0), bytes(24)), "capabilities")
+    if is_filter_supported():
+        _apply_filter(libc, compile_filter(policy))
 
 
-def _ports(lines: list[str]) -> list[tuple[int, int]] | None:
+def _parse_ports(lines: list[str]) -> list[tuple[int, int]] | None:
     """Right and number of the ports that are open; None where all are."""
     if "n" in lines:
         return None
@@ -233,7 +231,7 @@ def _ports(lines: list[str]) -> list[tuple[int, int]] | None:
     ]
 
 
-def _checked(result: int, what: str) -> int:
+def _check_result(result: int, what: str) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), what)
     return result
@@ -261,7 +259,7 @@ def _restrict(
     else:
         size = 24
     attributes = struct.pack("QQQ", files, tcp, scoped)[:size]
-    ruleset = _checked(
+    ruleset = _check_result(
         libc.syscall(
             CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)
         ),
@@ -271,44 +269,44 @@ def _restrict(
         _allow(libc, ruleset, path, READING if kind == "r" else every)
     for right, port in (ports or ()) if tcp else ():
         rule = struct.pack("QQ", right, port)
-        _checked(
+        _check_result(
             libc.syscall(ADD_RULE, ruleset, _OF_PORT, rule, ctypes.c_uint32(0)), f"port {port}"
         )
-    _checked(libc.syscall(RESTRICT_SELF, ruleset, ctypes.c_uint32(0)), "Landlock")
+    _check_result(libc.syscall(RESTRICT_SELF, ruleset, ctypes.c_uint32(0)), "Landlock")
     os.close(ruleset)
 
 
-def opened(path: str, libc: ctypes.CDLL | None = None) -> int | None:
+def open_place(path: str, libc: ctypes.CDLL | None = None) -> int | None:
     """The place itself, to be given on; None for one that does not exist, or leads along a link (it
     may be one since)."""
     how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _NO_LINKS)
-    place: int = (libc or loaded_libc()).syscall(
+    place: int = (libc or load_libc()).syscall(
         _OPENAT2, -100, os.fsencode(path), how, ctypes.c_size_t(len(how))
     )
     if place < 0 and ctypes.get_errno() in _NO_PLACE:
         return None
-    return _checked(place, path)
+    return _check_result(place, path)
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
     """One rule; a path that is no place gets none."""
-    place = opened(path, libc)
+    place = open_place(path, libc)
     if place is None:
         return
     if os.stat(place).st_mode & 0o170000 != 0o040000:
         rights &= OF_FILES
     rule = struct.pack("=Qi", rights, place)
-    _checked(libc.syscall(ADD_RULE, ruleset, _OF_PATH, rule, ctypes.c_uint32(0)), path)
+    _check_result(libc.syscall(ADD_RULE, ruleset, _OF_PATH, rule, ctypes.c_uint32(0)), path)
     os.close(place)
 
 
-def program(network: str, machine: str) -> list[Instruction]:
+def build_filter(network: str, machine: str) -> list[Instruction]:
     """The filter: which system calls are refused on this ``machine``, as (code, jump if true, if
     false, value).
 
     ``network``: open (TCP and UDP), tcp, connect (TCP that listens nowhere), or none.
     """
-    judged = _numbers(_JUDGED, machine)
+    judged = _select_numbers(_JUDGED, machine)
     architecture = _ARCHITECTURES[machine]
     code: list[Instruction] = [
         (_LOAD, 0, 0, 4),
@@ -318,7 +316,7 @@ def program(network: str, machine: str) -> list[Instruction]:
     ]
     if machine == "x86_64":  # the x32 numbers would pass everything by
         code += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]
-    for call in _numbers(_REFUSED, machine).values():
+    for call in _select_numbers(_REFUSED, machine).values():
         code += [(_EQUALS, 0, 1, call), (_RETURN, 0, 0, _ERRNO | _EPERM)]
     code += [
         (_EQUALS, 0, 1, judged["clone3"]),
@@ -337,23 +335,25 @@ def program(network: str, machine: str) -> list[Instruction]:
         (_RETURN, 0, 0, _ERRNO | _EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]
-    code += _without_set_id(judged)
+    code += _build_set_id_rules(judged)
     if network in ("tcp", "connect"):
         code += [
-            each for call, place in _SENDING.items() for each in _connecting(judged[call], place)
+            each
+            for call, place in _SENDING.items()
+            for each in _build_fast_open_rules(judged[call], place)
         ]
     # without an address the kernel chooses the port, and Landlock is not asked
     if network == "connect":
         code += [(_EQUALS, 0, 1, judged["listen"]), (_RETURN, 0, 0, _ERRNO | _EACCES)]
     return [
         *code,
-        *_pairs(judged["socketpair"]),
-        *_sockets(judged["socket"], network),
+        *_build_socketpair_rules(judged["socketpair"]),
+        *_build_socket_rules(judged["socket"], network),
         (_RETURN, 0, 0, _ALLOW),
     ]
 
 
-def _numbers(calls: dict[str, _Numbers], machine: str) -> dict[str, int]:
+def _select_numbers(calls: dict[str, _Numbers], machine: str) -> dict[str, int]:
     """The numbers of those calls that this machine has."""
     column = [*_ARCHITECTURES].index(machine)
     return {
@@ -361,7 +361,7 @@ def _numbers(calls: dict[str, _Numbers], machine: str) -> dict[str, int]:
     }
 
 
-def _without_set_id(judged: dict[str, int]) -> list[Instruction]:
+def _build_set_id_rules(judged: dict[str, int]) -> list[Instruction]:
     """No file gets a set-user-id or set-group-id bit: another user of this machine could run it
     with this user's rights.
 
@@ -388,7 +388,7 @@ def _without_set_id(judged: dict[str, int]) -> list[Instruction]:
     return code
 
 
-def _connecting(call: int, argument: int) -> list[Instruction]:
+def _build_fast_open_rules(call: int, argument: int) -> list[Instruction]:
     """Data that is sent with the connection (TCP Fast Open) connects past Landlock, to any port."""
     return [
         (_EQUALS, 0, 4, call),
@@ -399,7 +399,7 @@ def _connecting(call: int, argument: int) -> list[Instruction]:
     ]
 
 
-def _pairs(pair: int) -> list[Instruction]:
+def _build_socketpair_rules(pair: int) -> list[Instruction]:
     """Streams and packets in order: either end of a pair of datagrams sends to any socket with a
     path (a system's log)."""
     return [
@@ -415,7 +415,7 @@ def _pairs(pair: int) -> list[Instruction]:
     ]
 
 
-def _sockets(socket: int, network: str) -> list[Instruction]:
+def _build_socket_rules(socket: int, network: str) -> list[Instruction]:
     """None at all, TCP, or TCP and UDP: a path's socket (a database, Docker, a desktop) Landlock
     would let through."""
     refuse = (_RETURN, 0, 0, _ERRNO | _EACCES)
@@ -441,7 +441,7 @@ def _sockets(socket: int, network: str) -> list[Instruction]:
     ]
 
 
-def compiled(policy: str) -> bytes:
+def compile_filter(policy: str) -> bytes:
     """The filter for this policy on this machine, as the kernel and bubblewrap take it."""
     lines = policy.split("\n")
     listens = any(line[:1] == "b" for line in lines)
@@ -451,10 +451,12 @@ def compiled(policy: str) -> bytes:
         network = "none"
     else:
         network = "tcp" if listens else "connect"
-    return b"".join(struct.pack("=HBBI", *each) for each in program(network, os.uname().machine))
+    return b"".join(
+        struct.pack("=HBBI", *each) for each in build_filter(network, os.uname().machine)
+    )
 
 
-def _filter(libc: ctypes.CDLL, packed: bytes) -> None:
+def _apply_filter(libc: ctypes.CDLL, packed: bytes) -> None:
     body = ctypes.create_string_buffer(packed, len(packed))
     head = struct.pack("@HP", len(packed) // 8, ctypes.addressof(body))
-    _checked(libc.prctl(SET_SECCOMP, ctypes.c_ulong(2), head, 0, 0), "seccomp")
+    _check_result(libc.prctl(SET_SECCOMP, ctypes.c_ulong(2), head, 0, 0), "seccomp")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mcpregistry.domain.errors import DownstreamError
 from mcpregistry.domain.text.almost_json import BOM
-from mcpregistry.downstream.limits import too_large
+from mcpregistry.downstream.limits import make_too_large_error
 
 RETRY_SECONDS = 1.0  # where the server says nothing
 RETRY_DIGITS = 7  # of milliseconds, nearly three hours; who asks for more is not heard
@@ -15,7 +15,7 @@ MAX_ID = 4096  # bytes: it goes back in a header
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StreamEvent:
     """One event with data; ``kind`` is "message" unless the stream names another."""
 
     kind: str
@@ -57,7 +57,7 @@ class StreamLines:
             lines[0] = lines[0].removeprefix(BOM)
             self._begun = True
         if len(self._partial) > self._limit:
-            raise too_large(self._limit)
+            raise make_too_large_error(self._limit)
         return lines
 
 
@@ -80,22 +80,22 @@ class EventReader:
         self._data: bytearray | None = None
         self._kind = "message"
 
-    def anew(self) -> EventReader:
+    def make_successor(self) -> EventReader:
         """For the stream that goes on where this one ended: a half event is forgotten, id and pause
         stay."""
         return EventReader(self._limit, last_id=self.last_id, retry=self.retry)
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[StreamEvent]:
         """The events that are complete with this chunk."""
-        events: list[Event] = []
+        events: list[StreamEvent] = []
         for line in self._lines.feed(chunk):
             if event := self._take(line):
                 events.append(event)
         if len(self._data or b"") + self._lines.held > self._limit:
-            raise too_large(self._limit)
+            raise make_too_large_error(self._limit)
         return events
 
-    def _take(self, line: bytes) -> Event | None:
+    def _take(self, line: bytes) -> StreamEvent | None:
         if not line:
             return self._dispatch()
         name, _, value = line.partition(b":")
@@ -106,7 +106,7 @@ class EventReader:
             else:
                 self._data += b"\n" + value
             if len(self._data) > self._limit:
-                raise too_large(self._limit)
+                raise make_too_large_error(self._limit)
         elif name == b"event":
             self._kind = value.decode(errors="replace")
         elif name == b"id" and len(value) <= MAX_ID and value.isascii() and b"\0" not in value:
@@ -115,8 +115,8 @@ class EventReader:
             self.retry = int(value) / 1000
         return None
 
-    def _dispatch(self) -> Event | None:
-        event = Event(self._kind, bytes(self._data)) if self._data else None
+    def _dispatch(self) -> StreamEvent | None:
+        event = StreamEvent(self._kind, bytes(self._data)) if self._data else None
         self.last_id = self._next_id
         self._data = None
         self._kind = "message"
@@ -147,7 +147,7 @@ class MessageStream:
             return self._dispatch()
         self._size += len(line)
         if self._size > self._limit:
-            raise too_large(self._limit)
+            raise make_too_large_error(self._limit)
         name, _, value = line.partition(b":")
         if name == b"data":
             self._data.append(value.removeprefix(b" "))

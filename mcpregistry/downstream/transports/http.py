@@ -31,14 +31,14 @@ from mcpregistry.domain.errors import (
     SessionLost,
     TimedOut,
 )
-from mcpregistry.domain.kinds import CHANGED
-from mcpregistry.domain.servers.target import Target
+from mcpregistry.domain.offer_kinds import CHANGED
+from mcpregistry.domain.servers.target import ServerTarget
 from mcpregistry.downstream.http_client.client import (
-    Attempt,
+    HttpReply,
     Outbound,
-    Reply,
-    redirect_target,
-    status_error,
+    RequestAttempt,
+    find_redirect_target,
+    make_status_error,
 )
 from mcpregistry.downstream.http_client.guard import check_url
 from mcpregistry.downstream.transports.eventstream import EventReader
@@ -51,21 +51,26 @@ from mcpregistry.downstream.transports.messages import (
     report_progress,
     salvage_id,
 )
-from mcpregistry.downstream.transports.refusals import refusal_of
-from mcpregistry.downstream.transports.request import Request
+from mcpregistry.downstream.transports.refusals import read_refusal
 from mcpregistry.downstream.transports.request_ids import (
     FIRST,
-    cancelled_by_server,
-    cancelled_id,
-    own_id,
+    make_cancelled_error,
+    parse_own_id,
+    read_cancelled_id,
 )
-from mcpregistry.downstream.transports.sdk_transport import sdk_client
-from mcpregistry.downstream.transports.standing import (
+from mcpregistry.downstream.transports.sdk_transport import make_sdk_client
+from mcpregistry.downstream.transports.server_request import ServerRequest
+from mcpregistry.downstream.transports.standing_stream import (
     LAST_EVENT_HEADER,
     StandingStream,
-    pause_before,
+    compute_stream_pause,
 )
-from mcpregistry.downstream.transports.wire import Heard, OnNotice, closed, hear_nothing
+from mcpregistry.downstream.transports.wire import (
+    LogLineHandler,
+    OnNotice,
+    ignore_notice,
+    make_closed_error,
+)
 
 SESSION_HEADER = "Mcp-Session-Id"
 NOTICE_SECONDS = 5.0
@@ -80,13 +85,13 @@ class HttpChannel:
     """One streamable HTTP server. Every request of ours is a POST of its own."""
 
     pid: int | None = None
-    logs: Heard
+    logs: LogLineHandler
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ServerTarget) -> None:
         self.lost = asyncio.Event()
         self.error: DownstreamError | None = None
         self.on_tools_changed: Callable[[], None] | None = None
-        self.on_notice: OnNotice = hear_nothing
+        self.on_notice: OnNotice = ignore_notice
         self._target = target
         self._url = target.url
         self._outbound = Outbound(target)
@@ -104,11 +109,11 @@ class HttpChannel:
         check_url(self._url)
         await self._exit.enter_async_context(self._outbound)
         client = await self._exit.enter_async_context(
-            sdk_client(
+            make_sdk_client(
                 self._outbound,
                 self._target.limits.message_bytes,
                 self._note_session,
-                self._standing,
+                self._open_standing_stream,
             )
         )
         streams = streamable_http_client(
@@ -133,7 +138,7 @@ class HttpChannel:
             try:
                 left = await self._exit.__aexit__(kind, value, trace)
             finally:
-                self.fail(closed())
+                self.fail(make_closed_error())
         return left
 
     async def _end_session(self) -> None:
@@ -143,16 +148,16 @@ class HttpChannel:
         with contextlib.suppress(DownstreamError, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 send = self._outbound.send(
-                    "DELETE", self._url, headers=self._headers, data=None, attempt=Attempt()
+                    "DELETE", self._url, headers=self._headers, data=None, attempt=RequestAttempt()
                 )
                 async with send as reply:
-                    await reply.body(self._target.limits.message_bytes)
+                    await reply.read_body(self._target.limits.message_bytes)
 
-    def _note_session(self, reply: Reply) -> None:
+    def _note_session(self, reply: HttpReply) -> None:
         if session := reply.headers.get(SESSION_HEADER):
             self._headers[SESSION_HEADER] = session
 
-    def _standing(self, headers: Mapping[str, str]) -> StandingStream:
+    def _open_standing_stream(self, headers: Mapping[str, str]) -> StandingStream:
         """What a legacy server says by itself, for the SDK's session."""
         limit = self._target.limits.message_bytes
         return StandingStream(
@@ -161,20 +166,20 @@ class HttpChannel:
             headers,
             limit,
             on_answered=self._listening.set,
-            on_gap=self._missed,
+            on_gap=self._report_gap,
             on_refused=self.fail,
         )
 
-    def _missed(self) -> None:
+    def _report_gap(self) -> None:
         if self.on_tools_changed is not None:
             self.on_tools_changed()
 
-    def negotiated(self, version: str, *, modern: bool) -> None:
+    def note_protocol_version(self, version: str, *, modern: bool) -> None:
         """Note the protocol version; it goes into every request's headers."""
         self._modern = modern
         self._headers[MCP_PROTOCOL_VERSION_HEADER] = version
 
-    def stderr_tail(self) -> bytes:
+    def read_stderr_tail(self) -> bytes:
         """Empty: there is no local process."""
         return b""
 
@@ -186,18 +191,18 @@ class HttpChannel:
 
     # -- our requests -------------------------------------------------------------------------
 
-    async def request(self, request: Request) -> dict[str, Any]:
+    async def request(self, request: ServerRequest) -> dict[str, Any]:
         """Post and wait for the raw result. Raises DownstreamError; cancelling tells the server."""
         if self.error is not None:
             raise ConnectionFailed(self.error.message, remedy=self.error.remedy)
-        self._keep_pause()
+        self._check_pause()
         request_id = self._sequence
         self._sequence = self._sequence + 1
-        attempt = Attempt(request.on_sent)
+        attempt = RequestAttempt(request.on_sent)
         try:
             async with asyncio.timeout(request.timeout) as clock:
-                _let_stop(clock, request)
-                await self._listened()
+                _link_clock(clock, request)
+                await self._wait_for_stream()
                 return await self._post(request_id, request, attempt)
         except TimeoutError:
             self._abandon(request_id, attempt)
@@ -211,7 +216,7 @@ class HttpChannel:
             self._abandon(request_id, attempt)
             raise
 
-    def _keep_pause(self) -> None:
+    def _check_pause(self) -> None:
         """Raise ConnectionFailed (nothing sent) while the server wants to be left alone."""
         if (left := self._pause_until - time.monotonic()) > 0:
             raise ConnectionFailed(
@@ -219,7 +224,7 @@ class HttpChannel:
                 remedy=f"Try again in {math.ceil(left)} seconds.",
             )
 
-    async def _listened(self) -> None:
+    async def _wait_for_stream(self) -> None:
         """Before the first request to a legacy server with sessions: its standing stream is there,
         or refused. What it asks or tells there while it works on the request would be lost
         otherwise.
@@ -231,14 +236,16 @@ class HttpChannel:
                 await self._listening.wait()
         self._listening.set()  # some servers answer with their first event only
 
-    async def _post(self, request_id: int, request: Request, attempt: Attempt) -> dict[str, Any]:
+    async def _post(
+        self, request_id: int, request: ServerRequest, attempt: RequestAttempt
+    ) -> dict[str, Any]:
         data = encode_request(request_id, request)
         headers = {**self._headers, **(request.headers or {})}
         for _ in range(2):
             async with self._outbound.send(
                 "POST", self._url, headers=headers, data=data, attempt=attempt
             ) as reply:
-                moved = redirect_target(self._url, reply)
+                moved = find_redirect_target(self._url, reply)
                 if moved is None:
                     return await self._read(request_id, request, reply)
                 self._url = moved  # within the origin, method kept: usually a missing slash
@@ -246,8 +253,10 @@ class HttpChannel:
             "The server redirects in a loop.", remedy="Correct the server's URL."
         )
 
-    async def _read(self, request_id: int, request: Request, reply: Reply) -> dict[str, Any]:
-        if error := await refusal_of(reply, session=SESSION_HEADER in self._headers):
+    async def _read(
+        self, request_id: int, request: ServerRequest, reply: HttpReply
+    ) -> dict[str, Any]:
+        if error := await read_refusal(reply, session=SESSION_HEADER in self._headers):
             if reply.status == 401 or isinstance(error, SessionLost):
                 self.fail(error)
             self._pause_until = max(self._pause_until, time.monotonic() + error.retry_after)
@@ -264,71 +273,71 @@ class HttpChannel:
                 remedy="Check that the URL is the server's MCP endpoint.",
                 sent=True,
             )
-        message = parse_message(await reply.body(limit), self._warning_of_repair(request))
+        message = parse_message(await reply.read_body(limit), self._make_repair_warning(request))
         if (
             reply.status < 400
-            and own_id(message.get("id")) != request_id
+            and parse_own_id(message.get("id")) != request_id
             and not is_nameless_error(message)
         ):
             raise ProtocolError("The server's answer belongs to another request.", sent=True)
         return read_reply(message)
 
     async def _read_stream(
-        self, request_id: int, request: Request, reply: Reply, limit: int
+        self, request_id: int, request: ServerRequest, reply: HttpReply, limit: int
     ) -> dict[str, Any]:
         reader = EventReader(limit)
         try:
-            answer = await self._answer_in(reply, reader, request_id, request)
+            answer = await self._find_answer(reply, reader, request_id, request)
         except ConnectionFailed:
             if self._modern or not reader.last_id:
                 raise
             answer = None
         if answer is None and reader.last_id and not self._modern:
-            answer = await self._read_on(reader, request_id, request)
+            answer = await self._resume_answer(reader, request_id, request)
         if answer is None:
             raise reader.unreadable or ConnectionFailed(
                 "The server's answer ended before the result.", sent=True
             )
         return read_reply(answer)
 
-    async def _answer_in(
-        self, reply: Reply, reader: EventReader, request_id: int, request: Request
+    async def _find_answer(
+        self, reply: HttpReply, reader: EventReader, request_id: int, request: ServerRequest
     ) -> dict[str, Any] | None:
         """The answer to this request in a stream; None if the stream ends without it."""
-        async for piece in reply.pieces(None):
+        async for piece in reply.read_pieces(None):
             for event in reader.feed(piece):
                 if event.kind != "message":
                     continue
-                message = self._message_in(event.data, reader, request, request_id)
+                message = self._parse_event(event.data, reader, request, request_id)
                 if message is None:
                     continue
-                if cancelled_id(message) == request_id:
-                    raise cancelled_by_server()
+                if read_cancelled_id(message) == request_id:
+                    raise make_cancelled_error()
                 if "method" in message:
-                    self._incoming(message, request)
-                elif own_id(message.get("id")) == request_id or is_nameless_error(message):
+                    self._handle_incoming(message, request)
+                elif parse_own_id(message.get("id")) == request_id or is_nameless_error(message):
                     reply.answered = True
                     return message
         return None
 
-    def _message_in(
-        self, data: bytes, reader: EventReader, request: Request, request_id: int
+    def _parse_event(
+        self, data: bytes, reader: EventReader, request: ServerRequest, request_id: int
     ) -> dict[str, Any] | None:
         """The message of an event; None for a heartbeat or the like. Raises DownstreamError for an
         unreadable answer."""
         try:
-            return parse_message(data, self._warning_of_repair(request))
+            return parse_message(data, self._make_repair_warning(request))
         except (ProtocolError, ResourceLimit) as error:
             if salvage_id(data) == request_id:
                 raise
             reader.unreadable = error
             return None
 
-    def _warning_of_repair(self, request: Request) -> Callable[[], None]:
-        return lambda: self.logs.hear(REPAIR_WARNING, request.on_log)
+    def _make_repair_warning(self, request: ServerRequest) -> Callable[[], None]:
+        return lambda: self.logs.handle_line(REPAIR_WARNING, request.on_log)
 
-    async def _read_on(
-        self, reader: EventReader, request_id: int, request: Request
+    async def _resume_answer(
+        self, reader: EventReader, request_id: int, request: ServerRequest
     ) -> dict[str, Any] | None:
         """The answer from what the server kept for us (2025-11-25, transports, "Resumability").
         None: not to be had.
@@ -338,10 +347,10 @@ class HttpChannel:
         fruitless = 0
         while fruitless < RESUME_ATTEMPTS:
             known = reader.last_id
-            await asyncio.sleep(pause_before(reader, fruitless))
-            reader = reader.anew()
+            await asyncio.sleep(compute_stream_pause(reader, fruitless))
+            reader = reader.make_successor()
             try:
-                answer = await self._resumed(reader, request_id, request)
+                answer = await self._request_resumption(reader, request_id, request)
             except ConnectionFailed:
                 answer = None
             except DownstreamError as error:
@@ -352,8 +361,8 @@ class HttpChannel:
             fruitless = 0 if reader.last_id != known else fruitless + 1
         return None
 
-    async def _resumed(
-        self, reader: EventReader, request_id: int, request: Request
+    async def _request_resumption(
+        self, reader: EventReader, request_id: int, request: ServerRequest
     ) -> dict[str, Any] | None:
         """One GET for what came after the last event. Raises DownstreamError."""
         headers = {
@@ -363,11 +372,11 @@ class HttpChannel:
         }
         del headers["Content-Type"]
         async with self._outbound.send(
-            "GET", self._url, headers=headers, data=None, attempt=Attempt()
+            "GET", self._url, headers=headers, data=None, attempt=RequestAttempt()
         ) as reply:
             session = SESSION_HEADER in self._headers
-            if status_error(reply.status, session=session) and (
-                error := await refusal_of(reply, session=session)
+            if make_status_error(reply.status, session=session) and (
+                error := await read_refusal(reply, session=session)
             ):
                 if isinstance(error, SessionLost):
                     self.fail(error)
@@ -378,13 +387,13 @@ class HttpChannel:
                     "The server's answer ended before the result and could not be resumed.",
                     sent=True,
                 )
-            return await self._answer_in(reply, reader, request_id, request)
+            return await self._find_answer(reply, reader, request_id, request)
 
-    def _incoming(self, message: dict[str, Any], request: Request) -> None:
+    def _handle_incoming(self, message: dict[str, Any], request: ServerRequest) -> None:
         method = message["method"]
         params = message.get("params")
         if "id" in message:
-            self._keep(self._reply(message, request))
+            self._keep_task(self._reply(message, request))
         elif method in CHANGED and self.on_tools_changed is not None:
             self.on_tools_changed()
         elif (
@@ -394,17 +403,17 @@ class HttpChannel:
         ):
             report_progress(request.on_progress, params)  # this stream is the request's own
         elif method == "notifications/message":
-            self.logs.hear(params, request.on_log)
+            self.logs.handle_line(params, request.on_log)
         else:
             self.on_notice(method, params)
 
-    def _abandon(self, request_id: int, attempt: Attempt) -> None:
+    def _abandon(self, request_id: int, attempt: RequestAttempt) -> None:
         """A modern server sees its response stream closed; a legacy one has to be told."""
         if attempt.sent and not self._modern and self.error is None:
             params = {"requestId": request_id, "reason": "cancelled"}
             self._notify({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
 
-    async def _reply(self, message: dict[str, Any], request: Request) -> None:
+    async def _reply(self, message: dict[str, Any], request: ServerRequest) -> None:
         """Answer what the server asks; an answer that takes people's time, when there is one."""
         answered = (
             await request.on_question(message) if request.on_question else answer_question(message)
@@ -412,9 +421,9 @@ class HttpChannel:
         await self._send_notice(msgspec.json.encode(answered))
 
     def _notify(self, message: dict[str, Any]) -> None:
-        self._keep(self._send_notice(msgspec.json.encode(message)))
+        self._keep_task(self._send_notice(msgspec.json.encode(message)))
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+    def _keep_task(self, work: Coroutine[Any, Any, None]) -> None:
         notice = asyncio.create_task(work)
         self._notices.add(notice)
         notice.add_done_callback(self._notices.discard)
@@ -423,13 +432,13 @@ class HttpChannel:
         with contextlib.suppress(DownstreamError, TimeoutError):
             async with asyncio.timeout(NOTICE_SECONDS):
                 send = self._outbound.send(
-                    "POST", self._url, headers=self._headers, data=data, attempt=Attempt()
+                    "POST", self._url, headers=self._headers, data=data, attempt=RequestAttempt()
                 )
                 async with send as reply:
-                    await reply.body(self._target.limits.message_bytes)
+                    await reply.read_body(self._target.limits.message_bytes)
 
 
-def _let_stop(clock: asyncio.Timeout, request: Request) -> None:
+def _link_clock(clock: asyncio.Timeout, request: ServerRequest) -> None:
     """People who are asked meanwhile do not use up the request's time."""
     if request.patience is not None and request.timeout:
         seconds = request.timeout

@@ -20,7 +20,7 @@ import anyio.lowlevel
 from mcp.shared.message import SessionMessage
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 
-from mcpregistry.domain.kinds import CHANGED
+from mcpregistry.domain.offer_kinds import CHANGED
 
 MOST_MESSAGES = 4_096
 MOST_BYTES = 16 * 1024 * 1024
@@ -33,7 +33,7 @@ Item = SessionMessage | Exception
 Meaning = tuple[str, ...]
 
 
-def meaning_of(message: Mapping[str, Any]) -> Meaning | None:
+def find_meaning(message: Mapping[str, Any]) -> Meaning | None:
     """What a notification says, if it may be said once for all of the same; None for any other
     message."""
     method = message.get("method")

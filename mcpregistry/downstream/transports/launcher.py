@@ -2,7 +2,7 @@
 
 Run as ``python -I -S launcher.py CONTROL_FD POLICY ARGV...``; standard library only, because it is
 one small process for each running server. POLICY is empty, or lines for ``confinement.py`` (small
-letters; with ``x``, ``namespaces.py``) and ``bounds.py`` (capital ones).
+letters; with ``x``, ``namespaces.py``) and ``resource_limits.py`` (capital ones).
 
 Invariants:
 * The server's working directory and umask are those this process was given, and its environment
@@ -40,7 +40,7 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def besides(name: str) -> "ModuleType":
+def load_sibling(name: str) -> "ModuleType":
     """A module that lies beside this file; loaded for those servers alone that need it."""
     folder = os.path.dirname(os.path.abspath(__file__))
     if folder not in sys.path:
@@ -48,12 +48,12 @@ def besides(name: str) -> "ModuleType":
     return __import__(name)
 
 
-def bounded(policy: str) -> bool:
+def has_limits(policy: str) -> bool:
     """Whether it names limits."""
     return any(line[:1].isupper() for line in policy.split("\n"))
 
 
-def strict(policy: str) -> bool:
+def is_strict(policy: str) -> bool:
     """Whether bubblewrap stands between this process and the server."""
     return any(line[:1] == "x" for line in policy.split("\n"))
 
@@ -65,15 +65,15 @@ def confine(policy: str, file: str, argv: list[str], env: dict[bytes, bytes]) ->
     Ends the process where one of them fails.
     """
     try:
-        bounds = besides("bounds") if bounded(policy) else None
-        if bounds:
-            bounds.limit(bounds.given(policy))
-        if strict(policy):
-            argv = besides("namespaces").command(policy, file, argv, env)
+        limits = load_sibling("resource_limits") if has_limits(policy) else None
+        if limits:
+            limits.apply_limits(limits.parse_limits(policy))
+        if is_strict(policy):
+            argv = load_sibling("namespaces").build_bwrap_command(policy, file, argv, env)
             env = {}
             file = argv[0]
         elif any(line[:1].islower() for line in policy.split("\n")):
-            besides("confinement").apply(policy)
+            load_sibling("confinement").apply(policy)
     except Exception as error:  # noqa: BLE001  whatever it is: nothing is started, and the server's log says why
         os.write(
             2,
@@ -85,12 +85,12 @@ def confine(policy: str, file: str, argv: list[str], env: dict[bytes, bytes]) ->
     os.execve(file, argv, env)  # noqa: S606  an argv list, never a shell
 
 
-def given() -> dict[bytes, bytes]:
+def read_environment() -> dict[bytes, bytes]:
     """The server's environment; not what the interpreter adds to a bare one (PEP 538)."""
     return {name[1:]: value for name, value in os.environb.items() if name[:1] == b"_"}
 
 
-def found(program: str, path: str) -> str:
+def find_server_program(program: str, path: str) -> str:
     """The program's file, by PATH. Looked up before the sandbox: ``os.execvpe`` loads a module of
     Python's on its way."""
     folders = [] if "/" in program else path.split(":")
@@ -117,8 +117,8 @@ def start_server(policy: str, argv: list[str]) -> int:
             signal.SIGPIPE,
         ):
             signal.signal(number, signal.SIG_DFL)
-        env = given()
-        file = found(argv[0], os.fsdecode(env.get(b"PATH", os.defpath.encode())))
+        env = read_environment()
+        file = find_server_program(argv[0], os.fsdecode(env.get(b"PATH", os.defpath.encode())))
         confine(policy, file, argv, env)
     except OSError as error:
         os.write(2, f"cannot start {argv[0]}: {error.strerror}\n".encode(errors="replace"))
@@ -126,7 +126,7 @@ def start_server(policy: str, argv: list[str]) -> int:
         os._exit(127)
 
 
-def children(pid: int) -> list[int]:
+def list_children(pid: int) -> list[int]:
     """Process ids of the direct children, whichever thread has started them, from /proc; empty
     where there is none."""
     found: list[int] = []
@@ -139,11 +139,11 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def descendants(pid: int) -> list[int]:
+def list_descendants(pid: int) -> list[int]:
     """Process ids of all descendants, the nearest first."""
-    found = children(pid)
+    found = list_children(pid)
     for child in found:  # grows while we walk: breadth first
-        found.extend(children(child))
+        found.extend(list_children(child))
     return found
 
 
@@ -184,7 +184,7 @@ def kill_all(server: int, code: int | None) -> int:
     pause = 0.0005
     while True:
         signal_group(server, signal.SIGKILL)
-        signal_each(descendants(os.getpid()), signal.SIGKILL)
+        signal_each(list_descendants(os.getpid()), signal.SIGKILL)
         ended, left = reap(server)
         code = ended if ended is not None else code
         if not left or not LINUX:
@@ -195,18 +195,18 @@ def kill_all(server: int, code: int | None) -> int:
 
 def terminate(server: int, policy: str) -> None:
     """Ask the server to end; bubblewrap is not asked, for with it all would end at once."""
-    if strict(policy):
-        signal_each(descendants(server), signal.SIGTERM)
+    if is_strict(policy):
+        signal_each(list_descendants(server), signal.SIGTERM)
     else:
         signal_group(server, signal.SIGTERM)
 
 
 def supervise(control: int, wake: int, server: int, policy: str) -> int:
     """Wait for the server's end, the parent's word, or a limit. Returns the server's exit code."""
-    bounds = besides("bounds") if bounded(policy) else None
+    limits = load_sibling("resource_limits") if has_limits(policy) else None
     watch = None
-    if bounds:
-        watch = bounds.Watch(bounds.given(policy), 2 if strict(policy) else 0)
+    if limits:
+        watch = limits.UsageWatch(limits.parse_limits(policy), 2 if is_strict(policy) else 0)
     while True:
         readable, _, _ = select.select([control, wake], [], [], watch.pause if watch else None)
         numbers = os.read(wake, 512) if wake in readable else b""
@@ -216,7 +216,7 @@ def supervise(control: int, wake: int, server: int, policy: str) -> int:
             return kill_all(server, code)
         if b"T" in word or signal.SIGTERM in numbers or signal.SIGINT in numbers:
             terminate(server, policy)
-        if watch and watch.due() and (over := watch.look(descendants(os.getpid()))):
+        if watch and watch.is_due() and (over := watch.check_usage(list_descendants(os.getpid()))):
             os.write(control, b"over %s %d %d\n" % (over[0].encode(), over[1], over[2]))
             return kill_all(server, None)
 

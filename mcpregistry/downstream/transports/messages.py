@@ -12,9 +12,9 @@ from mcp_types.version import OLDEST_SUPPORTED_VERSION
 
 from mcpregistry.domain.errors import ProtocolError, ToolRefused
 from mcpregistry.domain.text.almost_json import BOM, REPLACED, repair_text
-from mcpregistry.downstream.limits import too_deep
-from mcpregistry.downstream.transports.request import ProgressCallback, Request
-from mcpregistry.downstream.transports.request_ids import own_id
+from mcpregistry.downstream.limits import make_too_deep_error
+from mcpregistry.downstream.transports.request_ids import parse_own_id
+from mcpregistry.downstream.transports.server_request import ProgressCallback, ServerRequest
 
 REPAIR_WARNING = {
     "level": "warning",
@@ -36,7 +36,7 @@ _ID_FIRST = re.compile(rb'\s*\{[^{}\[\]]*?"id"\s*:\s*"?(\d{7,15})["\s,}]')
 _ID_LAST = re.compile(rb'"id"\s*:\s*"?(\d{7,15})"?\s*\}\s*$')
 
 
-def encode_request(request_id: int, request: Request) -> bytes:
+def encode_request(request_id: int, request: ServerRequest) -> bytes:
     """The request as one line of JSON-RPC."""
     params = request.params
     if request.on_progress is not None:
@@ -56,9 +56,9 @@ def parse_message(
     deeply to be read.
     """
     try:
-        message = _read(data, on_repaired)
+        message = _decode_message(data, on_repaired)
     except RecursionError as error:
-        raise too_deep() from error
+        raise make_too_deep_error() from error
     if type(message) is list and len(message) == 1:
         message = message[0]
     if (
@@ -70,7 +70,7 @@ def parse_message(
     return message
 
 
-def _read(data: bytes | bytearray, on_repaired: Callable[[], None]) -> Any:
+def _decode_message(data: bytes | bytearray, on_repaired: Callable[[], None]) -> Any:
     try:
         return _decode(data.removeprefix(BOM))
     except _UNREADABLE as error:
@@ -106,7 +106,7 @@ def salvage_id(data: bytes | bytearray) -> int | None:
     """Whose answer an unusable line (1e400, NaN, too deep, cut off) was, so that its call ends at
     once."""
     found = _ID_FIRST.match(data[:256]) or _ID_LAST.search(data[-64:])
-    return own_id(int(found[1])) if found else None
+    return parse_own_id(int(found[1])) if found else None
 
 
 def read_reply(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def read_reply(message: Mapping[str, Any]) -> dict[str, Any]:
         return result
     error = message.get("error")
     if type(error) is dict:
-        raise _refused(error)
+        raise _make_refusal(error)
     if isinstance(error, str):
         raise ToolRefused(error or NO_WORDS, rpc_code=INTERNAL_ERROR)
     raise ProtocolError(
@@ -126,7 +126,7 @@ def read_reply(message: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _refused(error: Mapping[str, Any]) -> ToolRefused:
+def _make_refusal(error: Mapping[str, Any]) -> ToolRefused:
     """The server's error. Some servers put a text or a float into the place of its code."""
     text = error.get("message")
     code = error.get("code")

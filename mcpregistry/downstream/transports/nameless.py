@@ -14,13 +14,13 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.text.canonical import clean_text
 
 MOST_WORDS = 300  # characters
 GRACE_SECONDS = 1.0  # in which the real answer may still come
 
 
-class Waiting(Protocol):
+class OutstandingRequest(Protocol):
     """A request that is out."""
 
     future: asyncio.Future[dict[str, Any]]
@@ -50,20 +50,20 @@ class NamelessErrors:
         """The server has answered the request with this number."""
         self._last_answered = max(self._last_answered, number)
 
-    def receive(self, message: dict[str, Any], out: Collection[Waiting]) -> None:
+    def receive(self, message: dict[str, Any], out: Collection[OutstandingRequest]) -> None:
         """An error without an id has come while these requests are out."""
-        words = describe(message["error"])
+        words = describe_error(message["error"])
         for waiting in out:
             waiting.nameless = words
         if len(out) == 1 and self._last_other <= self._last_answered:
             asyncio.get_running_loop().call_later(GRACE_SECONDS, _settle, next(iter(out)), message)
 
 
-def describe(error: Mapping[str, Any]) -> str:
+def describe_error(error: Mapping[str, Any]) -> str:
     """The error's own words on one line, bounded."""
-    return plain(" ".join(str(error.get("message", "")).split()), MOST_WORDS)
+    return clean_text(" ".join(str(error.get("message", "")).split()), MOST_WORDS)
 
 
-def _settle(waiting: Waiting, message: dict[str, Any]) -> None:
+def _settle(waiting: OutstandingRequest, message: dict[str, Any]) -> None:
     if not waiting.future.done():
         waiting.future.set_result(message)

@@ -43,7 +43,9 @@ OWN = ("/proc", "/dev")  # its own, made by bubblewrap
 MOST_COPIED = 131_072  # bytes
 
 
-def command(policy: str, program: str, argv: list[str], env: dict[bytes, bytes]) -> list[str]:
+def build_bwrap_command(
+    policy: str, program: str, argv: list[str], env: dict[bytes, bytes]
+) -> list[str]:
     """The words to execute, with an empty environment, in the process that calls this; it is
     confined afterwards.
 
@@ -53,55 +55,61 @@ def command(policy: str, program: str, argv: list[str], env: dict[bytes, bytes])
     """
     lines = policy.split("\n")
     words = [
-        os.fsencode(each) for each in [*ALWAYS, *_network(lines), *_places(lines), *_links(lines)]
+        os.fsencode(each)
+        for each in [
+            *ALWAYS,
+            *_build_network_words(lines),
+            *_build_place_words(lines),
+            *_build_link_words(lines),
+        ]
     ]
     for name, value in env.items():
         words += [b"--setenv", name, value]
-    seen = _seen(lines)
+    seen = _list_seen_places(lines)
     here = os.getcwd()
-    words += [] if _within(here, seen, _below(seen)) else [b"--dir", os.fsencode(here)]
+    words += [] if _is_within(here, seen, _make_prefixes(seen)) else [b"--dir", os.fsencode(here)]
     # /proc as well: what lies there belongs to root, and of a site that runs as root the server is
     # it.
     words += [word for place in (b"/proc", b"/dev", b"/") for word in (b"--remount-ro", place)]
     words += [b"--chdir", os.fsencode(here)]
-    if confinement.filtered():
-        words += [b"--seccomp", b"%d" % _held(confinement.compiled(policy))]
+    if confinement.is_filter_supported():
+        words += [b"--seccomp", b"%d" % _make_inherited_file(confinement.compile_filter(policy))]
     bubblewrap = next(line[1:] for line in lines if line[:1] == "x")
-    given = _held(b"\0".join(words) + b"\0")
+    given = _make_inherited_file(b"\0".join(words) + b"\0")
     confinement.apply(policy)
     return [bubblewrap, "--args", str(given), "--", program, *argv[1:]]
 
 
-def _network(lines: list[str]) -> list[str]:
+def _build_network_words(lines: list[str]) -> list[str]:
     return [] if "n" in lines or "t" in lines else ["--unshare-net"]
 
 
-def _places(lines: list[str]) -> list[str]:
+def _build_place_words(lines: list[str]) -> list[str]:
     """Each mounted where it lies, what holds others first; what may be written stays so in what may
     be read."""
     writable = [line[1:] for line in lines if line[:1] == "w"]
-    written = _below(writable)
-    own = _below(OWN)
+    written = _make_prefixes(writable)
+    own = _make_prefixes(OWN)
     read = [
         line[1:]
         for line in lines
-        if line[:1] in ("r", "e") and not _within(line[1:], writable, written)
+        if line[:1] in ("r", "e") and not _is_within(line[1:], writable, written)
     ]
-    readable = _below(read)
+    readable = _make_prefixes(read)
     kinds = {path: "--ro-bind-fd" for path in read if path == "/" or not path.startswith(readable)}
     kinds |= {path: "--bind-fd" for path in writable if path == "/" or not path.startswith(written)}
     copied = {line[1:] for line in lines if line[:1] == "e"}
-    libc = confinement.loaded_libc()
+    libc = confinement.load_libc()
     words = []
-    for path in sorted(path for path in kinds if not _within(path, OWN, own)):
-        if (place := confinement.opened(path, libc)) is not None:
-            words += (_copy(place, path) if path in copied else []) or _given(
+    for path in sorted(path for path in kinds if not _is_within(path, OWN, own)):
+        if (place := confinement.open_place(path, libc)) is not None:
+            words += (_copy(place, path) if path in copied else []) or _hand_over_place(
                 kinds[path], place, path
             )
     return words
 
 
-def _given(word: str, place: int, path: str) -> list[str]:
+def _hand_over_place(word: str, place: int, path: str) -> list[str]:
     os.set_inheritable(place, True)
     return [word, str(place), path]
 
@@ -116,24 +124,24 @@ def _copy(place: int, path: str) -> list[str]:
         held = os.open(f"/proc/self/fd/{place}", os.O_RDONLY)
     except OSError:  # the server could not read it either
         return []
-    return ["--perms", "0444", *_given("--file", held, path)]
+    return ["--perms", "0444", *_hand_over_place("--file", held, path)]
 
 
-def _seen(lines: list[str]) -> list[str]:
+def _list_seen_places(lines: list[str]) -> list[str]:
     return [line[1:] for line in lines if line[:1] in ("r", "e", "w")]
 
 
-def _links(lines: list[str]) -> list[str]:
+def _build_link_words(lines: list[str]) -> list[str]:
     """The links that lie in none of its places, as the root's ``/bin``; they open nothing."""
-    seen = [*OWN, *_seen(lines)]
-    below = _below(seen)
+    seen = [*OWN, *_list_seen_places(lines)]
+    below = _make_prefixes(seen)
     words: list[str] = []
     for link, says in (line[1:].split("\t") for line in lines if line[:1] == "s"):
-        words += [] if _within(link, seen, below) else ["--symlink", says, link]
+        words += [] if _is_within(link, seen, below) else ["--symlink", says, link]
     return words
 
 
-def _held(data: bytes) -> int:
+def _make_inherited_file(data: bytes) -> int:
     """A descriptor to read this from, which the next program inherits."""
     held = os.memfd_create("slipsnisse", 0)
     os.write(held, data)
@@ -141,11 +149,11 @@ def _held(data: bytes) -> int:
     return held
 
 
-def _within(path: str, places: list[str] | tuple[str, ...], below: tuple[str, ...]) -> bool:
+def _is_within(path: str, places: list[str] | tuple[str, ...], below: tuple[str, ...]) -> bool:
     return path in places or path.startswith(below)
 
 
-def _below(places: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+def _make_prefixes(places: list[str] | tuple[str, ...]) -> tuple[str, ...]:
     """How everything begins that lies in one of them; what is asked of each place about all others
     has to be cheap."""
     return tuple(f"{place.rstrip('/')}/" for place in places)

@@ -17,8 +17,8 @@ from mcpregistry.domain.errors import (
     SessionLost,
     ToolRefused,
 )
-from mcpregistry.domain.text.canonical import plain
-from mcpregistry.downstream.http_client.client import Reply, status_error
+from mcpregistry.domain.text.canonical import clean_text
+from mcpregistry.downstream.http_client.client import HttpReply, make_status_error
 from mcpregistry.downstream.transports.messages import parse_message, read_reply
 
 MOST_BYTES = 64 * 1024
@@ -27,29 +27,29 @@ LONGEST_PAUSE = 900.0  # seconds, whatever ``Retry-After`` says
 TOO_MANY = 429
 
 
-async def refusal_of(reply: Reply, *, session: bool = False) -> DownstreamError | None:
+async def read_refusal(reply: HttpReply, *, session: bool = False) -> DownstreamError | None:
     """The error for a reply with an HTTP error; None for any other. ``session``: the request named
     one."""
     if reply.status < 400:
         return None
-    by_status = status_error(reply.status, session=session)
-    body = await _body(reply)
-    message = _message(body)
+    by_status = make_status_error(reply.status, session=session)
+    body = await _read_body(reply)
+    message = _parse_body(body)
     if (
         message is not None
         and "error" in message
         and reply.status != 401
         and not isinstance(by_status, SessionLost)
     ):
-        error: DownstreamError = _rpc_error(message)
+        error: DownstreamError = _make_rpc_error(message)
     else:
         error = by_status or ConnectionFailed(
             f"The server answered HTTP {reply.status} without an MCP message.",
             remedy="Check that the URL is the server's MCP endpoint.",
             sent=True,
         )
-        error = _with_words(error, reply.status, _words(body, reply.content_type, message))
-    if pause := _pause(reply):
+        error = _add_words(error, reply.status, _find_words(body, reply.content_type, message))
+    if pause := _read_pause(reply):
         error.retry_after = pause
         again = (
             "then call again"
@@ -60,7 +60,7 @@ async def refusal_of(reply: Reply, *, session: bool = False) -> DownstreamError 
     return error
 
 
-def _rpc_error(message: dict[str, Any]) -> DownstreamError:
+def _make_rpc_error(message: dict[str, Any]) -> DownstreamError:
     try:
         read_reply(message)
     except DownstreamError as error:
@@ -70,7 +70,7 @@ def _rpc_error(message: dict[str, Any]) -> DownstreamError:
     )
 
 
-def _with_words(error: DownstreamError, status: int, words: str) -> DownstreamError:
+def _add_words(error: DownstreamError, status: int, words: str) -> DownstreamError:
     if status == TOO_MANY:  # it was not processed (RFC 6585, section 4)
         said = f": {words}" if words else "."
         refused = ToolRefused(
@@ -85,36 +85,36 @@ def _with_words(error: DownstreamError, status: int, words: str) -> DownstreamEr
     )
 
 
-async def _body(reply: Reply) -> bytes:
+async def _read_body(reply: HttpReply) -> bytes:
     if reply.is_stream:
         return b""
     parts: list[bytes] = []
     try:
-        async for piece in reply.pieces(MOST_BYTES):
+        async for piece in reply.read_pieces(MOST_BYTES):
             parts.append(piece)
     except (ResourceLimit, ConnectionFailed):  # what has arrived says enough
         pass
     return b"".join(parts)[:MOST_BYTES]
 
 
-def _message(body: bytes) -> dict[str, Any] | None:
+def _parse_body(body: bytes) -> dict[str, Any] | None:
     try:
         return parse_message(body)
     except DownstreamError:
         return None
 
 
-def _words(body: bytes, content_type: str, message: dict[str, Any] | None) -> str:
+def _find_words(body: bytes, content_type: str, message: dict[str, Any] | None) -> str:
     if message is None and content_type == "text/plain":
-        return _line(body.decode(errors="replace"))
+        return _format_line(body.decode(errors="replace"))
     try:
         value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
-    return _line(_said(value) or "")
+    return _format_line(_extract_sentence(value) or "")
 
 
-def _said(value: object) -> str | None:
+def _extract_sentence(value: object) -> str | None:
     """The sentence of the usual forms of errors: JSON-RPC, OAuth (RFC 6749), problem details (RFC
     9457), and others."""
     if isinstance(value, str):
@@ -122,14 +122,14 @@ def _said(value: object) -> str | None:
     if not isinstance(value, dict):
         return None
     keys = ("error_description", "message", "detail", "title", "error")
-    return next((said for key in keys if (said := _said(value.get(key)))), None)
+    return next((said for key in keys if (said := _extract_sentence(value.get(key)))), None)
 
 
-def _line(text: str) -> str:
-    return plain(" ".join(text.split()), MOST_WORDS)
+def _format_line(text: str) -> str:
+    return clean_text(" ".join(text.split()), MOST_WORDS)
 
 
-def _pause(reply: Reply) -> float:
+def _read_pause(reply: HttpReply) -> float:
     """Seconds that the server asks to wait: a number or a date (RFC 9110, section 10.2.3)."""
     text = reply.headers.get("Retry-After", "").strip()
     if reply.status not in (TOO_MANY, 503) or not text:

@@ -10,7 +10,7 @@ from mcpregistry.domain.errors import ProtocolError
 FIRST = 1_000_001
 
 
-def own_id(value: object) -> int | None:
+def parse_own_id(value: object) -> int | None:
     """The id of one of our requests that a server has sent back, as an answer's id or a progress
     token.
 
@@ -23,7 +23,7 @@ def own_id(value: object) -> int | None:
     return value if type(value) is int and value >= FIRST else None
 
 
-def cancelled_id(message: dict[str, Any]) -> int | None:
+def read_cancelled_id(message: dict[str, Any]) -> int | None:
     """Return the id of our request that the server says it has cancelled; None for any other
     message.
 
@@ -33,10 +33,10 @@ def cancelled_id(message: dict[str, Any]) -> int | None:
     params = message.get("params")
     if message.get("method") != "notifications/cancelled" or not isinstance(params, dict):
         return None
-    return own_id(params.get("requestId"))
+    return parse_own_id(params.get("requestId"))
 
 
-def cancelled_by_server() -> ProtocolError:
+def make_cancelled_error() -> ProtocolError:
     """The error for a request that the server has cancelled: what it had done by then is not
     known."""
     return ProtocolError(

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from mcpregistry.domain.errors import ConfigInvalid, ConnectionFailed
-from mcpregistry.domain.servers.target import Sandbox, Target
+from mcpregistry.domain.servers.target import Sandbox, ServerTarget
 from mcpregistry.downstream.transports import bubblewrap, confinement
-from mcpregistry.downstream.transports.firstline import interpreters_of
+from mcpregistry.downstream.transports.script_interpreters import find_interpreters
 
 SYSTEM = (
     "/usr",
@@ -67,7 +67,7 @@ MOST_FILE_MB = 4096  # in a sandbox, where nobody has said otherwise
 MOST_STEPS = 400  # from folder to folder and along links, that of a ring included
 
 
-def places(sandbox: Sandbox) -> dict[str, str]:
+def build_sandbox_environment(sandbox: Sandbox) -> dict[str, str]:
     """The environment by which a program finds its own folder instead of ours, and names where
     there is no UDP."""
     names = (
@@ -78,7 +78,7 @@ def places(sandbox: Sandbox) -> dict[str, str]:
     return {"HOME": sandbox.home, "TMPDIR": os.path.join(sandbox.home, "tmp"), **names}
 
 
-def prepare(target: Target, path: str) -> tuple[str, str]:
+def prepare(target: ServerTarget, path: str) -> tuple[str, str]:
     """The launcher's policy (empty: neither sandbox nor limits) and the directory to start in.
     Makes the server's folder.
 
@@ -87,14 +87,14 @@ def prepare(target: Target, path: str) -> tuple[str, str]:
     """
     sandbox = target.sandbox
     if sandbox is None:
-        return "\n".join(_bounds(target)), target.cwd
-    if not sandbox.strict and not confinement.abi():
+        return "\n".join(_build_limit_lines(target)), target.cwd
+    if not sandbox.strict and not confinement.get_landlock_version():
         raise ConnectionFailed(
             "The server cannot be started in its sandbox: this machine's kernel does not support Landlock.",
             remedy="Use Linux 5.13 or newer with Landlock enabled, or disable the server's sandbox.",
         )
     try:
-        for folder in (sandbox.home, places(sandbox)["TMPDIR"]):
+        for folder in (sandbox.home, build_sandbox_environment(sandbox)["TMPDIR"]):
             os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as error:
         raise ConnectionFailed(
@@ -102,12 +102,12 @@ def prepare(target: Target, path: str) -> tuple[str, str]:
             remedy="Check the owner and the permissions of the folder above it.",
         ) from error
     try:
-        return policy_of(target, sandbox, path), target.cwd or sandbox.home
+        return build_policy(target, sandbox, path), target.cwd or sandbox.home
     except ConfigInvalid as error:
         raise ConnectionFailed(error.message, remedy=error.remedy) from error
 
 
-def _bounds(target: Target) -> list[str]:
+def _build_limit_lines(target: ServerTarget) -> list[str]:
     """The lines that ``bounds`` takes."""
     most = target.bounds
     file_mb = most.file_mb or (MOST_FILE_MB if target.sandbox else 0)
@@ -121,7 +121,7 @@ def _bounds(target: Target) -> list[str]:
     return [f"{letter}{value}" for letter, value in named.items() if value]
 
 
-def policy_of(target: Target, sandbox: Sandbox, path: str) -> str:
+def build_policy(target: ServerTarget, sandbox: Sandbox, path: str) -> str:
     """The lines that ``confinement.apply`` takes: places without links, for it follows none; and
     those for ``bounds``.
 
@@ -134,41 +134,41 @@ def policy_of(target: Target, sandbox: Sandbox, path: str) -> str:
     writable = (*folders, *sandbox.written_by_others)
     links: dict[str, str] = {}
     copied = [each for each in SYSTEM if sandbox.strict and each.startswith("/etc/")]
-    needed = [each for each in SYSTEM if each not in copied] + needed_by(
+    needed = [each for each in SYSTEM if each not in copied] + find_needed_files(
         target.argv[0], target.cwd, path, writable
     )
 
-    def own(wanted: list[str]) -> Iterator[str]:
+    def resolve_own(wanted: list[str]) -> Iterator[str]:
         for each in wanted:
-            place = resolved(each, writable, links)
-            if place and not _within(place, (*folders, *sandbox.read)):
+            place = resolve_path(each, writable, links)
+            if place and not _is_within(place, (*folders, *sandbox.read)):
                 refuse_hidden(place, sandbox.hidden)
-                yield from without(place, sandbox.hidden)
+                yield from split_around_hidden(place, sandbox.hidden)
 
-    read = dict.fromkeys((*own(needed), *sandbox.read))
+    read = dict.fromkeys((*resolve_own(needed), *sandbox.read))
     write = dict.fromkeys((*DEVICES, home, *sandbox.write))
     lines = [
         *(f"r{each}" for each in read),
         *(f"w{each}" for each in write),
-        *_network(sandbox),
-        *_bounds(target),
+        *_build_network_lines(sandbox),
+        *_build_limit_lines(target),
     ]
-    lines += [f"e{each}" for each in dict.fromkeys(own(copied)) if each not in read]
-    return "\n".join([*lines, *(_strict(sandbox, links) if sandbox.strict else ())])
+    lines += [f"e{each}" for each in dict.fromkeys(resolve_own(copied)) if each not in read]
+    return "\n".join([*lines, *(_build_strict_lines(sandbox, links) if sandbox.strict else ())])
 
 
 def refuse_hidden(place: str, hidden: tuple[str, ...]) -> None:
     """Raises ConfigInvalid for a place without links that is, or lies in, something ``hidden``."""
-    if _within(place, hidden):
+    if _is_within(place, hidden):
         raise ConfigInvalid(
             f"The program needs '{place[:200]}', which belongs to this site or to another server.",
             remedy="Use a program outside of the site's folder.",
         )
 
 
-def without(place: str, hidden: tuple[str, ...]) -> Iterator[str]:
+def split_around_hidden(place: str, hidden: tuple[str, ...]) -> Iterator[str]:
     """The place, or where something ``hidden`` lies in it, what lies beside that."""
-    if not any(each != place and _within(each, (place,)) for each in hidden):
+    if not any(each != place and _is_within(each, (place,)) for each in hidden):
         yield place
         return
     try:
@@ -177,10 +177,10 @@ def without(place: str, hidden: tuple[str, ...]) -> Iterator[str]:
         return
     for entry in entries:
         if entry.path not in hidden and not entry.is_symlink():
-            yield from without(entry.path, hidden)
+            yield from split_around_hidden(entry.path, hidden)
 
 
-def _network(sandbox: Sandbox) -> list[str]:
+def _build_network_lines(sandbox: Sandbox) -> list[str]:
     if not sandbox.network:
         return []
     if sandbox.ports is None:
@@ -192,23 +192,23 @@ def _network(sandbox: Sandbox) -> list[str]:
     ]
 
 
-def _strict(sandbox: Sandbox, links: dict[str, str]) -> Iterator[str]:
+def _build_strict_lines(sandbox: Sandbox, links: dict[str, str]) -> Iterator[str]:
     """The lines for ``namespaces``: there a link that leads to a place of its own must be made as
     well."""
-    program = bubblewrap.program()
+    program = bubblewrap.find_bubblewrap()
     if program is None:
         raise ConnectionFailed(
             "bubblewrap is not installed, so the server is not started.", remedy=bubblewrap.REMEDY
         )
     yield f"x{program}"
     for each in (sandbox.home, *sandbox.named):
-        resolved(each, (), links)
+        resolve_path(each, (), links)
     for link, says in links.items():
         if not any(sign < " " for sign in link + says):
             yield f"s{link}\t{says}"
 
 
-def resolved(
+def resolve_path(
     path: str, writable: tuple[str, ...] = (), links: dict[str, str] | None = None
 ) -> str | None:
     """Where a path leads; None where a link on its way lies in a ``writable`` folder (itself named
@@ -225,7 +225,7 @@ def resolved(
         step = os.path.normpath(os.path.join(place, parts.pop()))
         if not os.path.islink(step):
             place = step
-        elif _within(place, writable):
+        elif _is_within(place, writable):
             return None
         else:
             try:
@@ -239,11 +239,13 @@ def resolved(
     return None
 
 
-def _within(path: str, folders: tuple[str, ...]) -> bool:
+def _is_within(path: str, folders: tuple[str, ...]) -> bool:
     return any(PurePath(path).is_relative_to(folder) for folder in folders)
 
 
-def needed_by(command: str, cwd: str, path: str, writable: tuple[str, ...] = ()) -> list[str]:
+def find_needed_files(
+    command: str, cwd: str, path: str, writable: tuple[str, ...] = ()
+) -> list[str]:
     """Where a program's code lies: its file, its interpreters, and the libraries beside each.
 
     A file in a ``writable`` folder is not followed, for the server could make it lead elsewhere.
@@ -256,23 +258,25 @@ def needed_by(command: str, cwd: str, path: str, writable: tuple[str, ...] = ())
     while waiting:
         file = waiting.pop()
         if file not in needed:
-            needed |= dict.fromkeys([file, *_libraries(file)])
-            folder = resolved(os.path.dirname(file), writable)
+            needed |= dict.fromkeys([file, *_list_libraries(file)])
+            folder = resolve_path(os.path.dirname(file), writable)
             waiting += (
-                _leads_to(file, path, writable) if folder and not _within(folder, writable) else []
+                _list_targets(file, path, writable)
+                if folder and not _is_within(folder, writable)
+                else []
             )
     return list(needed)
 
 
-def _libraries(file: str) -> Iterator[str]:
+def _list_libraries(file: str) -> Iterator[str]:
     folder = os.path.dirname(file)
     if os.path.basename(folder) == "bin":
         yield from (os.path.join(os.path.dirname(folder), name) for name in _BESIDE)
 
 
-def _leads_to(file: str, path: str, writable: tuple[str, ...]) -> list[str]:
+def _list_targets(file: str, path: str, writable: tuple[str, ...]) -> list[str]:
     """The next file of a link, and the last; the interpreters of a script."""
     if os.path.islink(file):
-        last = resolved(file, writable)
+        last = resolve_path(file, writable)
         return [os.path.join(os.path.dirname(file), os.readlink(file)), *([last] if last else [])]
-    return interpreters_of(file, path, SYSTEM_PROGRAMS)
+    return find_interpreters(file, path, SYSTEM_PROGRAMS)

@@ -10,15 +10,15 @@ import msgspec
 
 from mcpregistry.domain.errors import ProtocolError, ResourceLimit
 from mcpregistry.downstream.http_client.client import (
-    Attempt,
+    HttpReply,
     Outbound,
-    Reply,
-    redirect_target,
-    status_error,
+    RequestAttempt,
+    find_redirect_target,
+    make_status_error,
 )
 from mcpregistry.downstream.transports.eventstream import MessageStream
 from mcpregistry.downstream.transports.messages import parse_message, rename_oldest_version
-from mcpregistry.downstream.transports.refusals import refusal_of
+from mcpregistry.downstream.transports.refusals import read_refusal
 
 Standing = Callable[[Mapping[str, str]], httpx2.AsyncByteStream]
 
@@ -32,7 +32,11 @@ class SdkTransport(httpx2.AsyncBaseTransport):
     """
 
     def __init__(
-        self, outbound: Outbound, limit: int, on_reply: Callable[[Reply], None], standing: Standing
+        self,
+        outbound: Outbound,
+        limit: int,
+        on_reply: Callable[[HttpReply], None],
+        standing: Standing,
     ) -> None:
         self._outbound = outbound
         self._limit = limit
@@ -59,13 +63,13 @@ class SdkTransport(httpx2.AsyncBaseTransport):
             str(request.url),
             headers=headers,
             data=await request.aread(),
-            attempt=Attempt(),
+            attempt=RequestAttempt(),
         )
         reply = await context.__aenter__()
         try:
             self._on_reply(reply)
-            redirect_target(str(request.url), reply)
-            if status_error(reply.status) and (error := await refusal_of(reply)):
+            find_redirect_target(str(request.url), reply)
+            if make_status_error(reply.status) and (error := await read_refusal(reply)):
                 raise error
         except BaseException:
             await context.__aexit__(None, None, None)
@@ -83,18 +87,18 @@ class SdkTransport(httpx2.AsyncBaseTransport):
 class _Messages(httpx2.AsyncByteStream):
     """The messages of a reply, without heartbeats and in valid JSON."""
 
-    def __init__(self, reply: Reply, context: Any, limit: int) -> None:
+    def __init__(self, reply: HttpReply, context: Any, limit: int) -> None:
         self._reply = reply
         self._context = context
         self._limit = limit
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if not self._reply.is_stream:
-            body = await self._reply.body(self._limit)
-            yield _message_in(body) or body
+            body = await self._reply.read_body(self._limit)
+            yield _repair_message(body) or body
             return
-        stream = MessageStream(self._limit, _message_in)
-        async for piece in self._reply.pieces(None):
+        stream = MessageStream(self._limit, _repair_message)
+        async for piece in self._reply.read_pieces(None):
             if data := stream.feed(piece):
                 yield data
 
@@ -102,15 +106,15 @@ class _Messages(httpx2.AsyncByteStream):
         await self._context.__aexit__(None, None, None)
 
 
-def _message_in(data: bytes) -> bytes | None:
+def _repair_message(data: bytes) -> bytes | None:
     try:
         return msgspec.json.encode(rename_oldest_version(parse_message(data)))
     except (ProtocolError, ResourceLimit):
         return None
 
 
-def sdk_client(
-    outbound: Outbound, limit: int, on_reply: Callable[[Reply], None], standing: Standing
+def make_sdk_client(
+    outbound: Outbound, limit: int, on_reply: Callable[[HttpReply], None], standing: Standing
 ) -> httpx2.AsyncClient:
     """An httpx2 client for the SDK's transports whose every byte goes through this guarded client.
 

@@ -16,11 +16,16 @@ from mcpregistry.domain.errors import (
     ProtocolError,
     TimedOut,
 )
-from mcpregistry.domain.servers.target import Target
-from mcpregistry.downstream.http_client.client import Attempt, Outbound, Reply, redirect_target
-from mcpregistry.downstream.http_client.guard import check_url, origin
-from mcpregistry.downstream.transports.eventstream import Event, EventReader
-from mcpregistry.downstream.transports.refusals import refusal_of
+from mcpregistry.domain.servers.target import ServerTarget
+from mcpregistry.downstream.http_client.client import (
+    HttpReply,
+    Outbound,
+    RequestAttempt,
+    find_redirect_target,
+)
+from mcpregistry.downstream.http_client.guard import check_url, get_origin
+from mcpregistry.downstream.transports.eventstream import EventReader, StreamEvent
+from mcpregistry.downstream.transports.refusals import read_refusal
 from mcpregistry.downstream.transports.wire import Wire
 
 SEND_SECONDS = 30.0
@@ -29,7 +34,7 @@ SEND_SECONDS = 30.0
 class SseChannel(Wire):
     """The two halves of an SSE server as one wire."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ServerTarget) -> None:
         super().__init__()
         self._target = target
         self._outbound = Outbound(target)
@@ -68,9 +73,9 @@ class SseChannel(Wire):
 
     async def _read_events(self, url: str) -> None:
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
-        send = self._outbound.send("GET", url, headers=headers, data=None, attempt=Attempt())
+        send = self._outbound.send("GET", url, headers=headers, data=None, attempt=RequestAttempt())
         async with send as reply:
-            if moved := redirect_target(url, reply):
+            if moved := find_redirect_target(url, reply):
                 url = moved
             else:
                 await self._read_reply(url, reply)
@@ -79,12 +84,12 @@ class SseChannel(Wire):
 
     async def _read_again(self, url: str, headers: dict[str, str]) -> None:
         async with self._outbound.send(
-            "GET", url, headers=headers, data=None, attempt=Attempt()
+            "GET", url, headers=headers, data=None, attempt=RequestAttempt()
         ) as reply:
             await self._read_reply(url, reply)
 
-    async def _read_reply(self, url: str, reply: Reply) -> None:
-        if error := await refusal_of(reply):
+    async def _read_reply(self, url: str, reply: HttpReply) -> None:
+        if error := await read_refusal(reply):
             raise error
         if reply.status != 200 or not reply.is_stream:
             raise ConnectionFailed(
@@ -92,16 +97,16 @@ class SseChannel(Wire):
                 remedy="Check the URL.",
             )
         reader = EventReader(self._target.limits.message_bytes)
-        async for piece in reply.pieces(None):
+        async for piece in reply.read_pieces(None):
             for event in reader.feed(piece):
-                self._take(url, event)
+                self._handle_event(url, event)
 
-    def _take(self, url: str, event: Event) -> None:
+    def _handle_event(self, url: str, event: StreamEvent) -> None:
         if event.kind == "message":
             self.receive(event.data)
         elif event.kind == "endpoint" and not self._endpoint.done():
             endpoint = urljoin(url, event.data.decode(errors="replace"))
-            if origin(endpoint) != origin(url):
+            if get_origin(endpoint) != get_origin(url):
                 raise OutboundRefused(
                     "The server's address for messages has another origin than its URL.",
                     remedy="Correct the public address in the server's own settings.",
@@ -112,22 +117,22 @@ class SseChannel(Wire):
         """Post one message."""
         if self.error is not None:
             raise ConnectionFailed(self.error.message, remedy=self.error.remedy)
-        attempt = Attempt(on_sent)
+        attempt = RequestAttempt(on_sent)
         headers = {"Content-Type": "application/json"}
         url = self._endpoint.result()
         try:
             async with asyncio.timeout(SEND_SECONDS):
                 send = self._outbound.send("POST", url, headers=headers, data=data, attempt=attempt)
                 async with send as reply:
-                    redirect_target(url, reply)
+                    find_redirect_target(url, reply)
                     await self._check_accepted(reply)
         except TimeoutError:
             raise TimedOut(
                 "The server did not accept the message in time.", sent=attempt.sent
             ) from None
 
-    async def _check_accepted(self, reply: Reply) -> None:
-        if error := await refusal_of(reply, session=True):
+    async def _check_accepted(self, reply: HttpReply) -> None:
+        if error := await read_refusal(reply, session=True):
             if reply.status in (401, 403, 404) or reply.status >= 500:
                 self.fail(error)
             raise error

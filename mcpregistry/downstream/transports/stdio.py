@@ -29,9 +29,9 @@ from typing import IO, cast
 import anyio
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, ResourceLimit
-from mcpregistry.domain.servers.target import Target
+from mcpregistry.domain.servers.target import ServerTarget
 from mcpregistry.downstream.transports import bubblewrap, sandbox
-from mcpregistry.downstream.transports.wire import EndedUnread, Wire
+from mcpregistry.downstream.transports.wire import EndedUnreadError, Wire
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 # after its stdin was closed; hosts give ``runmcp`` itself two seconds, and then it must be at its
@@ -42,7 +42,7 @@ KILL_GRACE = 3.0
 UNREAD_BYTES = 16 * 1024 * 1024
 
 
-class Lines(asyncio.Protocol):
+class OutputLines(asyncio.Protocol):
     """Splits a byte stream into lines without ever holding more than one limit of bytes."""
 
     def __init__(
@@ -66,11 +66,11 @@ class Lines(asyncio.Protocol):
         if not self._ended and start < len(data):
             self._partial += data[start:] if start else data
             if len(self._partial) > self._limit:
-                self._too_long()
+                self._end_too_long()
 
     def _finish_line(self, rest: bytes) -> None:
         if len(self._partial) + len(rest) > self._limit:
-            self._too_long()
+            self._end_too_long()
             return
         line = bytes(self._partial) + rest if self._partial else rest
         if self._partial:
@@ -78,7 +78,7 @@ class Lines(asyncio.Protocol):
         if line and not line.isspace():
             self._on_line(line)
 
-    def _too_long(self) -> None:
+    def _end_too_long(self) -> None:
         self._partial = bytearray()
         self._end(
             ResourceLimit(
@@ -124,7 +124,7 @@ _LIMITS = {
 }
 
 
-def too_much(what: str, used: str, most: str) -> ResourceLimit:
+def make_limit_error(what: str, used: str, most: str) -> ResourceLimit:
     """The server was ended because it used more than its limit."""
     name, unit = _LIMITS[what]
     return ResourceLimit(
@@ -156,7 +156,7 @@ class Control(asyncio.Protocol):
             elif word == b"exit":
                 self.exit_code = int(number)
             elif word == b"over":
-                self.over = too_much(*number.decode().split())
+                self.over = make_limit_error(*number.decode().split())
         self.started.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -167,7 +167,7 @@ class Control(asyncio.Protocol):
             self._on_killed()
 
 
-class Input(asyncio.Protocol):
+class ServerInput(asyncio.Protocol):
     """The server's standard input. ``unread``: bytes of it that the server has not taken.
     ``is_broken``: a message could not be written, because the server had ended before.
     """
@@ -200,20 +200,20 @@ class Input(asyncio.Protocol):
 class StdioChannel(Wire):
     """One stdio server as an SDK transport and as the pipe of our own calls."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ServerTarget) -> None:
         super().__init__()
         self._target = target
         self._tail = Tail(target.limits.stderr_bytes)
-        self._control = Control(self._supervisor_killed)
+        self._control = Control(self._handle_supervisor_kill)
         self._process: subprocess.Popen[bytes] | None = None
         self._unattached: list[IO[bytes]] = []
         self._transports: list[asyncio.BaseTransport] = []
         self._stdin: asyncio.WriteTransport | None = None
-        self._input = Input()
+        self._input = ServerInput()
         self._has_written = False
         self._control_transport: asyncio.WriteTransport
 
-    def stderr_tail(self) -> bytes:
+    def read_stderr_tail(self) -> bytes:
         """The end of what the server wrote to its standard error."""
         return self._tail.read()
 
@@ -244,28 +244,30 @@ class StdioChannel(Wire):
         self._control_transport, _ = await loop.create_connection(
             lambda: self._control, sock=control
         )
-        lines = Lines(self._target.limits.message_bytes, self.receive, self._stdout_ended)
+        lines = OutputLines(
+            self._target.limits.message_bytes, self.receive, self._handle_stdout_end
+        )
         self._transports.append((await loop.connect_read_pipe(lambda: lines, stdout))[0])
         self._transports.append((await loop.connect_read_pipe(lambda: self._tail, stderr))[0])
         self._stdin, _ = await loop.connect_write_pipe(lambda: self._input, stdin)
         self._unattached = []
 
-    def _stdout_ended(self, error: DownstreamError | None) -> None:
+    def _handle_stdout_end(self, error: DownstreamError | None) -> None:
         is_unread = self._input.unread or self._input.is_broken or not self._has_written
-        reason = EndedUnread if is_unread else ConnectionFailed
+        reason = EndedUnreadError if is_unread else ConnectionFailed
         ended = reason(
             "The server closed the connection.", remedy="Check the server's log.", sent=True
         )
         # the supervisor says it before it ends the server
         self.fail(error or self._control.over or ended)
 
-    def _supervisor_killed(self) -> None:
+    def _handle_supervisor_kill(self) -> None:
         """The server has died with it; not what it had started, which may hold its pipes for
         ever."""
         assert self._control.pid is not None
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._control.pid, signal.SIGKILL)
-        self._stdout_ended(None)
+        self._handle_stdout_end(None)
 
     async def transmit(self, data: bytes, on_sent: Callable[[], None] | None = None) -> None:
         """Write one line. Raises ConnectionFailed (nothing sent) when the server has ended or does
@@ -288,18 +290,18 @@ class StdioChannel(Wire):
         """End the whole tree: close stdin, wait, SIGTERM, wait, SIGKILL. Survives cancellation."""
         with anyio.CancelScope(shield=True):
             self._close_stdin()
-            if self._control_started() and not await self._gone_within(EXIT_GRACE):
+            if self._is_control_started() and not await self._wait_until_gone(EXIT_GRACE):
                 self._control_transport.write(b"T")
-                if not await self._gone_within(TERMINATE_GRACE):
+                if not await self._wait_until_gone(TERMINATE_GRACE):
                     self._control_transport.write(b"K")
-                    await self._gone_within(KILL_GRACE)
+                    await self._wait_until_gone(KILL_GRACE)
             for transport in self._transports:
                 transport.close()
-            if self._control_started():
+            if self._is_control_started():
                 self._control_transport.close()
             await self._reap()
 
-    def _control_started(self) -> bool:
+    def _is_control_started(self) -> bool:
         return hasattr(self, "_control_transport")
 
     def _close_stdin(self) -> None:
@@ -310,7 +312,7 @@ class StdioChannel(Wire):
         else:
             self._stdin.close()
 
-    async def _gone_within(self, seconds: float) -> bool:
+    async def _wait_until_gone(self, seconds: float) -> bool:
         # Not asyncio.timeout: that of Python 3.11.2 (Debian 12) leaves a task that was cancelled
         # before with CancelledError instead of TimeoutError, and the tree would live on.
         with anyio.move_on_after(seconds):
@@ -333,19 +335,19 @@ class StdioChannel(Wire):
             pipe.close()
 
 
-def child_environment(target: Target) -> dict[str, str]:
+def build_child_environment(target: ServerTarget) -> dict[str, str]:
     """Exactly what is configured, plus PATH, and in a sandbox a HOME and TMPDIR that it can
     write."""
-    own = sandbox.places(target.sandbox) if target.sandbox else {}
+    own = sandbox.build_sandbox_environment(target.sandbox) if target.sandbox else {}
     return {"PATH": os.environ.get("PATH", os.defpath), **own, **target.env}
 
 
-def spawn(target: Target) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def spawn(target: ServerTarget) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start the supervised server. Returns it and our end of its control socket.
 
     Raises ConnectionFailed (nothing sent) when the command or the directory does not exist.
     """
-    env = child_environment(target)
+    env = build_child_environment(target)
     check_command(target, env)
     policy, cwd = sandbox.prepare(target, env["PATH"])
     ours, theirs = socket.socketpair()
@@ -373,7 +375,7 @@ def spawn(target: Target) -> tuple[subprocess.Popen[bytes], socket.socket]:
     return process, ours
 
 
-def check_command(target: Target, env: dict[str, str]) -> None:
+def check_command(target: ServerTarget, env: dict[str, str]) -> None:
     """Raise ConnectionFailed (nothing sent) for a command, directory or program that cannot be
     started."""
     if not target.argv:

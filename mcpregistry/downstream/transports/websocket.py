@@ -21,10 +21,10 @@ from websockets.exceptions import (
 from websockets.typing import Subprotocol
 
 from mcpregistry.domain.errors import ConnectionFailed, DownstreamError, OutboundRefused, TimedOut
-from mcpregistry.domain.servers.target import Target
-from mcpregistry.downstream.http_client.client import status_error
+from mcpregistry.domain.servers.target import ServerTarget
+from mcpregistry.downstream.http_client.client import make_status_error
 from mcpregistry.downstream.http_client.guard import Guard, check_url
-from mcpregistry.downstream.limits import too_large
+from mcpregistry.downstream.limits import make_too_large_error
 from mcpregistry.downstream.transports.wire import Wire
 
 SEND_SECONDS = 30.0
@@ -33,7 +33,7 @@ SEND_SECONDS = 30.0
 class WebSocketChannel(Wire):
     """One WebSocket server as a wire."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ServerTarget) -> None:
         super().__init__()
         self._target = target
         self._socket: ClientConnection | None = None
@@ -45,7 +45,7 @@ class WebSocketChannel(Wire):
             self._socket = await self._connect()
         except InvalidStatus as error:
             status = error.response.status_code
-            raise status_error(status) or ConnectionFailed(
+            raise make_status_error(status) or ConnectionFailed(
                 f"The server answered HTTP {status}.", remedy="Check the URL."
             ) from error
         except (InvalidHandshake, InvalidURI, ConnectionClosed) as error:
@@ -75,7 +75,9 @@ class WebSocketChannel(Wire):
                 "The server's address is not a plain ws or wss URL.", remedy="Correct its URL."
             )
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        addresses = await Guard(self._target.allowed_networks).addresses(parts.hostname, port)
+        addresses = await Guard(self._target.allowed_networks).resolve_addresses(
+            parts.hostname, port
+        )
         return await connect(
             self._target.url,
             host=addresses[0],  # checked: the name is not looked up again
@@ -103,14 +105,14 @@ class WebSocketChannel(Wire):
             async for frame in self._socket:
                 self.receive(frame.encode() if isinstance(frame, str) else frame)
         except ConnectionClosed as closed:
-            self.fail(self._reason(closed))
+            self.fail(self._find_reason(closed))
         self.fail(ConnectionFailed("The server closed the connection.", sent=True))
 
-    def _reason(self, closed: ConnectionClosed) -> DownstreamError:
+    def _find_reason(self, closed: ConnectionClosed) -> DownstreamError:
         if isinstance(closed.__cause__, PayloadTooBig) or (
             closed.sent is not None and closed.sent.code == 1009
         ):
-            return too_large(self._target.limits.message_bytes)
+            return make_too_large_error(self._target.limits.message_bytes)
         return ConnectionFailed("The connection to the server was lost.", sent=True)
 
     async def transmit(self, data: bytes, on_sent: Callable[[], None] | None = None) -> None:

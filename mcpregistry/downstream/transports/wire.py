@@ -41,10 +41,15 @@ from mcpregistry.domain.errors import (
     ResourceLimit,
     TimedOut,
 )
-from mcpregistry.domain.kinds import CHANGED
+from mcpregistry.domain.offer_kinds import CHANGED
 from mcpregistry.domain.text.display import number_of
-from mcpregistry.downstream.limits import too_large
-from mcpregistry.downstream.transports.inbox import CANCELLED, MEANT_FOR_SESSION, Inbox, meaning_of
+from mcpregistry.downstream.limits import make_too_large_error
+from mcpregistry.downstream.transports.inbox import (
+    CANCELLED,
+    MEANT_FOR_SESSION,
+    Inbox,
+    find_meaning,
+)
 from mcpregistry.downstream.transports.messages import (
     REPAIR_WARNING,
     encode_request,
@@ -56,13 +61,13 @@ from mcpregistry.downstream.transports.messages import (
     salvage_id,
 )
 from mcpregistry.downstream.transports.nameless import NamelessErrors
-from mcpregistry.downstream.transports.request import Request
 from mcpregistry.downstream.transports.request_ids import (
     FIRST,
-    cancelled_by_server,
-    cancelled_id,
-    own_id,
+    make_cancelled_error,
+    parse_own_id,
+    read_cancelled_id,
 )
+from mcpregistry.downstream.transports.server_request import ServerRequest
 
 GARBAGE_LINES = 1000
 GARBAGE_SAMPLES = 3
@@ -70,10 +75,12 @@ SAMPLE_BYTES = 200
 TELL_SECONDS = 2.0  # to tell a server that a call of ours is cancelled
 
 
-class Heard(Protocol):
-    """Who takes a server's log lines: ``downstream.pool.loglines.LogLines``."""
+class LogLineHandler(Protocol):
+    """Who takes a server's log lines: ``downstream.pool.log_lines.LogLines``."""
 
-    def hear(self, params: object, own: Callable[[Mapping[str, Any]], None] | None = None) -> None:
+    def handle_line(
+        self, params: object, own: Callable[[Mapping[str, Any]], None] | None = None
+    ) -> None:
         """One notification; ``own``: it came in this request's own stream."""
 
 
@@ -81,12 +88,12 @@ class Heard(Protocol):
 OnNotice = Callable[[str, object], bool]
 
 
-def hear_nothing(_method: str, _params: object) -> bool:
+def ignore_notice(_method: str, _params: object) -> bool:
     """Leave every notification to the SDK."""
     return False
 
 
-class Channel(Protocol):
+class ServerChannel(Protocol):
     """What a connection needs of any transport: an SDK ``Transport`` that also carries our
     requests."""
 
@@ -95,7 +102,7 @@ class Channel(Protocol):
     pid: int | None
     on_tools_changed: Callable[[], None] | None
     on_notice: OnNotice
-    logs: Heard
+    logs: LogLineHandler
 
     async def __aenter__(self) -> TransportStreams: ...
     async def __aexit__(
@@ -104,39 +111,41 @@ class Channel(Protocol):
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None: ...
-    def negotiated(self, version: str, *, modern: bool) -> None:
+    def note_protocol_version(self, version: str, *, modern: bool) -> None:
         """The handshake is over; ``version`` is the protocol's, ``modern`` its era."""
 
-    async def request(self, request: Request) -> dict[str, Any]:
+    async def request(self, request: ServerRequest) -> dict[str, Any]:
         """Send one request of ours and wait for its raw result. Raises DownstreamError."""
 
     def fail(self, error: DownstreamError) -> None:
         """The connection is lost for this reason."""
 
-    def stderr_tail(self) -> bytes:
+    def read_stderr_tail(self) -> bytes:
         """The end of a local server's log; empty for others."""
 
 
-class Closed(ConnectionFailed):
+class ChannelClosedError(ConnectionFailed):
     """This side has closed the connection, which is never the reason why one fails."""
 
 
-class EndedUnread(ConnectionFailed):
+class EndedUnreadError(ConnectionFailed):
     """The server ended before it read a message, so no message was the reason."""
 
 
-def closed() -> Closed:
+def make_closed_error() -> ChannelClosedError:
     """The error for what waits for a connection that this side closes."""
-    return Closed("The connection was closed.", remedy="The next call opens a new one.", sent=True)
+    return ChannelClosedError(
+        "The connection was closed.", remedy="The next call opens a new one.", sent=True
+    )
 
 
-class _Waiting:
+class _WireRequest:
     """A request in flight."""
 
     __slots__ = ("future", "max_bytes", "nameless", "number", "on_progress", "timer")
 
     def __init__(
-        self, request: Request, future: asyncio.Future[dict[str, Any]], number: int
+        self, request: ServerRequest, future: asyncio.Future[dict[str, Any]], number: int
     ) -> None:
         self.future = future
         self.number = number
@@ -159,7 +168,7 @@ class _Outbox:
     async def send(self, item: SessionMessage, /) -> None:
         data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         self._wire.nameless.count_other()
-        self._wire.note_asked(item.message)
+        self._wire.note_session_message(item.message)
         try:
             await self._wire.transmit(data)
         except DownstreamError as error:
@@ -180,20 +189,20 @@ class Wire:
     ``transmit``."""
 
     pid: int | None = None
-    logs: Heard
+    logs: LogLineHandler
 
     def __init__(self) -> None:
         self.lost = asyncio.Event()
         self.error: DownstreamError | None = None
         self.on_tools_changed: Callable[[], None] | None = None
-        self.on_notice: OnNotice = hear_nothing
+        self.on_notice: OnNotice = ignore_notice
         self.garbage = 0
         self.samples: list[str] = []
         self._garbage_in_a_row = 0
         self._closing = False
         self._sequence = FIRST
         self.nameless = NamelessErrors()
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _WireRequest] = {}
         # ids of the session's own requests that have no answer yet
         self._asked: set[RequestId] = set()
         self._inbox: Inbox
@@ -219,7 +228,7 @@ class Wire:
         try:
             await self.close()
         finally:
-            self.fail(closed())
+            self.fail(make_closed_error())
             self._inbox.close()
 
     async def open(self) -> None:
@@ -236,23 +245,23 @@ class Wire:
         bytes may have left."""
         raise NotImplementedError
 
-    def stderr_tail(self) -> bytes:
+    def read_stderr_tail(self) -> bytes:
         """The end of a local server's log; empty for others."""
         return b""
 
-    def negotiated(self, version: str, *, modern: bool) -> None:
+    def note_protocol_version(self, version: str, *, modern: bool) -> None:
         """Nothing to note here: on a duplex wire the era is in the messages alone."""
 
     # -- our requests -------------------------------------------------------------------------
 
-    async def request(self, request: Request) -> dict[str, Any]:
+    async def request(self, request: ServerRequest) -> dict[str, Any]:
         """Send and wait for the raw result. Raises DownstreamError; cancelling tells the server."""
         if self.error is not None:
             raise ConnectionFailed(self.error.message, remedy=self.error.remedy)
         request_id = self._sequence
         self._sequence = self._sequence + 1
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(request, loop.create_future(), self.nameless.count_request())
+        waiting = _WireRequest(request, loop.create_future(), self.nameless.count_request())
         self._waiting[request_id] = waiting
         self._start_clock(request_id, request, waiting)
         try:
@@ -268,7 +277,7 @@ class Wire:
             waiting.future.cancel()
             waiting.stop_clock()
 
-    def _start_clock(self, request_id: int, request: Request, waiting: _Waiting) -> None:
+    def _start_clock(self, request_id: int, request: ServerRequest, waiting: _WireRequest) -> None:
         loop = asyncio.get_running_loop()
         seconds = request.timeout
         if not seconds:
@@ -318,55 +327,55 @@ class Wire:
         try:
             message = parse_message(data, self._warn_of_repair)
         except (ProtocolError, ResourceLimit) as error:
-            self._unreadable(data, error)
+            self._handle_unreadable(data, error)
             return
         if "method" in message:
-            self._incoming(message, data)
+            self._handle_incoming(message, data)
             return
         if is_nameless_error(message):
             self.nameless.receive(message, self._waiting.values())
-        request_id = own_id(message.get("id"))
+        request_id = parse_own_id(message.get("id"))
         waiting = self._waiting.get(request_id) if request_id is not None else None
         if waiting is not None:
             self._settle(waiting, message, len(data))
         elif request_id is not None:
             self._count_garbage(data)  # late (its call was cancelled), duplicate, or invented
-        elif self._take_asked(message.get("id")):
-            self._to_session(message, data, is_answer=True)
+        elif self._take_answered(message.get("id")):
+            self._pass_to_session(message, data, is_answer=True)
         elif not is_nameless_error(message):
             self._count_garbage(data)
 
-    def _settle(self, waiting: _Waiting, message: dict[str, Any], size: int) -> None:
+    def _settle(self, waiting: _WireRequest, message: dict[str, Any], size: int) -> None:
         self._garbage_in_a_row = 0
         self.nameless.note_answer(waiting.number)
         if waiting.future.done():
             return
         if waiting.max_bytes is not None and size > waiting.max_bytes:
-            waiting.future.set_exception(too_large(waiting.max_bytes))
+            waiting.future.set_exception(make_too_large_error(waiting.max_bytes))
         else:
             waiting.future.set_result(message)
 
-    def _incoming(self, message: dict[str, Any], data: bytes | bytearray) -> None:
+    def _handle_incoming(self, message: dict[str, Any], data: bytes | bytearray) -> None:
         method = message["method"]
         if method == "notifications/progress" and type(params := message.get("params")) is dict:
-            token = own_id(params.get("progressToken"))
+            token = parse_own_id(params.get("progressToken"))
             waiting = self._waiting.get(token) if token is not None else None
             if waiting is not None and waiting.on_progress is not None:
                 report_progress(waiting.on_progress, params)
                 return
-        if (cancelled := self._waiting.get(cancelled_id(message) or 0)) is not None:
+        if (cancelled := self._waiting.get(read_cancelled_id(message) or 0)) is not None:
             if not cancelled.future.done():
-                cancelled.future.set_exception(cancelled_by_server())
+                cancelled.future.set_exception(make_cancelled_error())
         elif method in CHANGED and self.on_tools_changed is not None:
             self.on_tools_changed()
         elif method == "notifications/message":  # not to the session: a flood must cost little
-            self.logs.hear(message.get("params"))
+            self.logs.handle_line(message.get("params"))
         elif "id" in message or (
             not self.on_notice(method, message.get("params")) and method in MEANT_FOR_SESSION
         ):
-            self._to_session(message, data)
+            self._pass_to_session(message, data)
 
-    def note_asked(self, message: JSONRPCMessage) -> None:
+    def note_session_message(self, message: JSONRPCMessage) -> None:
         """The session sends this: a request that will have an answer, or the end of one that will
         not."""
         if isinstance(message, JSONRPCRequest):
@@ -374,7 +383,7 @@ class Wire:
         elif isinstance(message, JSONRPCNotification) and message.method == CANCELLED:
             self._asked.discard((message.params or {}).get("requestId", ""))
 
-    def _take_asked(self, value: object) -> bool:
+    def _take_answered(self, value: object) -> bool:
         """Whether this is the id of a request of the session, which is answered now."""
         if type(value) not in (int, str):
             return False
@@ -384,7 +393,7 @@ class Wire:
                 return True
         return False
 
-    def _to_session(
+    def _pass_to_session(
         self, message: dict[str, Any], data: bytes | bytearray, *, is_answer: bool = False
     ) -> None:
         try:
@@ -393,16 +402,16 @@ class Wire:
         except (ValidationError, RecursionError):
             self._count_garbage(data)
         else:
-            self._inbox.put(item, len(data), meaning_of(message), keep=is_answer)
+            self._inbox.put(item, len(data), find_meaning(message), keep=is_answer)
 
     def _report_dropped(self, count: int) -> None:
         text = f"{number_of(count, 'message of the server was', 'messages of the server were')} dropped: the server sends messages faster than this site can process them."
-        self.logs.hear({"level": "warning", "logger": "slipsnisse", "data": text})
+        self.logs.handle_line({"level": "warning", "logger": "slipsnisse", "data": text})
 
     def _warn_of_repair(self) -> None:
-        self.logs.hear(REPAIR_WARNING)
+        self.logs.handle_line(REPAIR_WARNING)
 
-    def _unreadable(self, data: bytes | bytearray, error: DownstreamError) -> None:
+    def _handle_unreadable(self, data: bytes | bytearray, error: DownstreamError) -> None:
         waiting = self._waiting.get(salvage_id(data) or 0)
         if waiting is not None and not waiting.future.done():
             waiting.future.set_exception(error)
@@ -427,7 +436,7 @@ class Wire:
         """The wire is gone. Idempotent: the first reason stays."""
         if self.error is not None:
             return
-        error = closed() if self._closing else error
+        error = make_closed_error() if self._closing else error
         self.error = error
         for waiting in list(self._waiting.values()):
             if not waiting.future.done():

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.caller_identity import Caller
 
 LOOK_SECONDS = 1.0
 ENDED = "ended"
@@ -66,11 +66,11 @@ class Access:
         """Begin to follow the configuration; to be called on the event loop."""
         loop = asyncio.get_running_loop()
 
-        def swapped(_: Snapshot) -> None:
+        def schedule_look(_: Snapshot) -> None:
             with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self.look)
+                loop.call_soon_threadsafe(self.end_revoked)
 
-        self._engine.live.listeners.append(swapped)
+        self._engine.live.listeners.append(schedule_look)
         self._looking = loop.create_task(self._look_for_expired())
 
     def close(self) -> None:
@@ -78,9 +78,9 @@ class Access:
         if self._looking is not None:
             self._looking.cancel()
 
-    def holds(self, guest: Guest) -> bool:
+    def has_access(self, guest: Guest) -> bool:
         """Whether its token, agent and endpoint are still what they were when its host came."""
-        agent = self._engine.agent_of(guest.token_hash)
+        agent = self._engine.find_agent(guest.token_hash)
         caller = guest.caller
         return (
             agent is not None
@@ -96,10 +96,10 @@ class Access:
         """It is over."""
         self._open.discard(guest)
 
-    def look(self) -> None:
+    def end_revoked(self) -> None:
         """End everything whose access has ended."""
         for guest in list(self._open):
-            if not self.holds(guest):
+            if not self.has_access(guest):
                 guest.end(REVOKED)
 
     def end_session(self, session_id: str) -> None:
@@ -118,10 +118,10 @@ class Access:
     async def _look_for_expired(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            self.look()
+            self.end_revoked()
 
 
-class Answer:
+class GuardedAnswer:
     """The answer to one HTTP request, as a ``send`` that sends nothing more once access has ended.
 
     ``refuse`` answers a request of which nothing was sent yet.
@@ -143,7 +143,7 @@ class Answer:
         """Send one event of ASGI."""
         if self._over:
             return
-        if not self._access.holds(self) and not self._is_one_body:
+        if not self._access.has_access(self) and not self._is_one_body:
             self._over = True
             await self._finish(REVOKED)
             return

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from mcpregistry.domain.errors import ResourceLimit
 from mcpregistry.domain.text.unique_keys import check_keys
-from mcpregistry.gateway.http.sessions import Session
-from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.caller_identity import Caller
+from mcpregistry.gateway.http.session_cache import HostSessionState
 
 SMALL = 64 * 1024  # bytes; a lane does not look further
 _DEEP = 150  # brackets; the SDK refuses what of the older era is nested deeper than some 200
@@ -22,7 +22,7 @@ _ACCEPT = {f"{one},{space}{two}" for one, two in (_TYPES, _TYPES[::-1]) for spac
 _REQUEST = {"jsonrpc", "id", "method", "params"}
 
 
-class Plain(NamedTuple):
+class PlainRequest(NamedTuple):
     """A request with nothing unusual about it, checked as the SDK checks it. Of the older era if it
     has a ``session``, whose handshake says the rest."""
 
@@ -31,7 +31,7 @@ class Plain(NamedTuple):
     params: dict[str, Any]
     client_info: Any = None
     capabilities: Any = None
-    session: Session | None = None
+    session: HostSessionState | None = None
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Plain(NamedTuple):
         return meta if isinstance(meta, dict) else {}
 
 
-class Request(NamedTuple):
+class CallerRequest(NamedTuple):
     """An HTTP request of a caller with its whole body."""
 
     caller: Caller
@@ -49,9 +49,9 @@ class Request(NamedTuple):
     receive: Any
     send: Any
 
-    def again(self) -> Any:
+    def make_receive(self) -> Any:
         """A ``receive`` that gives the body once more."""
-        return replayed(self.body, True, self.receive)
+        return replay_body(self.body, True, self.receive)
 
 
 async def read_small(receive: Any) -> tuple[bytes, bool]:
@@ -83,36 +83,36 @@ async def read_whole(receive: Any, most: int) -> tuple[bytes, bool]:
             return b"".join(parts), event["type"] == "http.request"
 
 
-def replayed(body: bytes, whole: bool, receive: Any) -> Any:
+def replay_body(body: bytes, whole: bool, receive: Any) -> Any:
     """A ``receive`` that gives what was read again, then goes on."""
     first = [{"type": "http.request", "body": body, "more_body": not whole}]
 
-    async def again() -> Any:
+    async def receive_again() -> Any:
         return first.pop() if first else await receive()
 
-    return again
+    return receive_again
 
 
-def session_header(plain: Plain) -> list[tuple[bytes, bytes]]:
+def build_session_header(plain: PlainRequest) -> list[tuple[bytes, bytes]]:
     """What an answer of the older era says in its head."""
     return [(b"mcp-session-id", plain.session.id.encode())] if plain.session else []
 
 
-def trimmed(pairs: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def trim_headers(pairs: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """The headers without the whitespace around their values, and the media type in small letters
     (RFC 9110, 5.5 and 8.3.1)."""
     return [
-        (name, _small(value) if name == b"content-type" else value.strip(b" \t"))
+        (name, _normalize_media_type(value) if name == b"content-type" else value.strip(b" \t"))
         for name, value in pairs
     ]
 
 
-def _small(value: bytes) -> bytes:
+def _normalize_media_type(value: bytes) -> bytes:
     kind, semicolon, parameters = value.strip(b" \t").partition(b";")
     return kind.lower() + semicolon + parameters
 
 
-def single_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str] | None:
+def decode_unique_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str] | None:
     """The headers as text; None when one is there twice, since nobody can say which one counts."""
     raw = dict(found := list(pairs))
     if len(raw) != len(found):
@@ -120,12 +120,12 @@ def single_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str] | Non
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in raw.items()}
 
 
-def plain_request(
+def parse_plain_request(
     method: str, known: frozenset[str], headers: Mapping[str, str], body: bytes
-) -> Plain | None:
+) -> PlainRequest | None:
     """The request, if it is ``method`` and has no parameters but the ``known``; None leaves it to
     the SDK."""
-    message = readable(headers, body)
+    message = decode_usual_request(headers, body)
     if not _is_plain(message, method, known):
         return None
     verdict = classify_inbound_request(message, headers=headers)
@@ -135,12 +135,12 @@ def plain_request(
         methods.validate_client_request(method, verdict.protocol_version, message["params"])
     except ValidationError:  # the SDK says it in its own words
         return None
-    return Plain(
+    return PlainRequest(
         message["id"], method, message["params"], verdict.client_info, verdict.client_capabilities
     )
 
 
-def readable(headers: Mapping[str, str], body: bytes) -> Any:
+def decode_usual_request(headers: Mapping[str, str], body: bytes) -> Any:
     """The message of a request whose headers are the usual ones; None leaves it to the SDK."""
     if headers.get("content-type") != "application/json" or headers.get("accept") not in _ACCEPT:
         return None
@@ -151,10 +151,10 @@ def readable(headers: Mapping[str, str], body: bytes) -> Any:
         return None
 
 
-def older_request(
-    message: dict[str, Any], body: bytes, known: frozenset[str], session: Session
-) -> Plain | None:
-    """As ``plain_request``, of a host that has shaken hands; None leaves it to the SDK."""
+def parse_session_request(
+    message: dict[str, Any], body: bytes, known: frozenset[str], session: HostSessionState
+) -> PlainRequest | None:
+    """As ``parse_plain_request``, of a host that has shaken hands; None leaves it to the SDK."""
     params = message.get("params", {})
     plain = (
         message.keys() <= _REQUEST
@@ -172,7 +172,7 @@ def older_request(
         methods.validate_client_request(message["method"], session.version, message.get("params"))
     except (ValidationError, KeyError):  # the SDK says it in its own words
         return None
-    return Plain(message["id"], message["method"], params, session=session)
+    return PlainRequest(message["id"], message["method"], params, session=session)
 
 
 def _is_plain(message: Any, method: str, known: frozenset[str]) -> bool:

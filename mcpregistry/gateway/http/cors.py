@@ -43,18 +43,18 @@ _MIRRORED = re.compile(
 VARY = (b"vary", b"Origin")
 
 
-class Foreign(Exception):
+class ForeignOriginError(Exception):
     """The request is of a web page that may not ask."""
 
 
-def origin_of(headers: Iterable[tuple[bytes, bytes]], allowed: Container[str]) -> bytes | None:
+def read_origin(headers: Iterable[tuple[bytes, bytes]], allowed: Container[str]) -> bytes | None:
     """The origin of the page that asks; None for a program. Raises Foreign for a page that is not
     ``allowed``, and for one that names several origins."""
     found = [value for name, value in headers if name == b"origin"]
     if not found:
         return None
     if len(found) > 1 or found[0].decode("latin-1") not in allowed:
-        raise Foreign
+        raise ForeignOriginError
     return found[0]
 
 
@@ -83,20 +83,20 @@ async def answer_preflight(origin: bytes, scope: Scope, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def opened(origin: bytes, send: Any) -> Any:
+def expose_answers(origin: bytes, send: Any) -> Any:
     """A ``send`` whose answers that page may read."""
-    ours = _answered_to(origin)
+    ours = _build_headers(origin)
 
-    async def sending(event: dict[str, Any]) -> None:
+    async def send_with_headers(event: dict[str, Any]) -> None:
         if event["type"] == "http.response.start":
             event = event | {"headers": [*event["headers"], *ours]}
         await send(event)
 
-    return sending
+    return send_with_headers
 
 
 @lru_cache(maxsize=64)
-def _answered_to(origin: bytes) -> Headers:
+def _build_headers(origin: bytes) -> Headers:
     return [
         (b"access-control-allow-origin", origin),
         (b"access-control-expose-headers", EXPOSED.encode()),

@@ -12,6 +12,6 @@ STREAM = [
 ]
 
 
-def as_event(data: bytes, kind: bytes = b"message") -> bytes:
+def format_event(data: bytes, kind: bytes = b"message") -> bytes:
     """One event; ``data`` has no line break."""
     return b"event: %b\r\ndata: %b\r\n\r\n" % (kind, data)

@@ -28,17 +28,32 @@ from mcp.types import SERVER_INFO_META_KEY
 from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import LATEST_MODERN_VERSION
 
-from mcpregistry.calls.call import CallOutcome, CallRequest, Host, Judged
-from mcpregistry.calls.catalog import Entry
+from mcpregistry.calls.call import CallHost, CallOutcome, CallRequest, JudgedCall
+from mcpregistry.calls.catalog import CatalogueEntry
 from mcpregistry.domain.errors import NotFound, SlipsnisseError
-from mcpregistry.domain.kinds import KINDS, LOGGING, PROMPT, RESOURCE, TOOL
-from mcpregistry.domain.policy.decision import Outcome
-from mcpregistry.gateway.answers import prompt_result, resource_result, tool_result
-from mcpregistry.gateway.http.body import Plain, Request, plain_request, read_small, replayed
-from mcpregistry.gateway.http.response import Response
-from mcpregistry.gateway.identity import Caller, session_of
-from mcpregistry.gateway.questions import declared_host, own_words
-from mcpregistry.gateway.server import OUTCOME_KEY, Gateway, forwarding, request_id_of
+from mcpregistry.domain.offer_kinds import KINDS, LOGGING, PROMPT, RESOURCE, TOOL
+from mcpregistry.domain.policy.decision import RuleOutcome
+from mcpregistry.gateway.caller_identity import Caller, name_session
+from mcpregistry.gateway.host_answers import (
+    build_prompt_result,
+    build_resource_result,
+    build_tool_result,
+)
+from mcpregistry.gateway.host_questions import build_declared_host, read_agent_message
+from mcpregistry.gateway.http.body import (
+    CallerRequest,
+    PlainRequest,
+    parse_plain_request,
+    read_small,
+    replay_body,
+)
+from mcpregistry.gateway.http.response import CallResponse
+from mcpregistry.gateway.server import (
+    OUTCOME_KEY,
+    Gateway,
+    find_request_id,
+    select_forwardable_meta,
+)
 
 Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -56,7 +71,7 @@ _MOST_HOSTS = 1_000
 _LONG_HOST = 4_096
 
 
-def _says_more(entry: Entry, host: Host) -> bool:
+def _can_send_more(entry: CatalogueEntry, host: CallHost) -> bool:
     """Whether the server may have lines of its log or a question for a host of the older era,
     before the answer: only the SDK's stream carries them there.
     """
@@ -64,7 +79,7 @@ def _says_more(entry: Entry, host: Host) -> bool:
     return LOGGING in server.features or bool(host.forwarding.questions & server.questions)
 
 
-class FastLane:
+class CallFastPath:
     """One of the door's lanes; ``sdk`` is the ASGI application that serves everything else."""
 
     def __init__(
@@ -74,7 +89,7 @@ class FastLane:
         self._sdk = sdk
         self._stamp = {SERVER_INFO_META_KEY: gateway.server.server_info_stamp}
         self._mirrored: dict[str, bool] = {}
-        self._hosts: dict[bytes, Host] = {}
+        self._hosts: dict[bytes, CallHost] = {}
 
     async def __call__(
         self, caller: Caller, headers: Mapping[str, str], scope: Scope, receive: Any, send: Send
@@ -83,47 +98,49 @@ class FastLane:
         again."""
         body, whole = await read_small(receive)
         method = headers["mcp-method"]
-        plain = plain_request(method, CALL_PARAMS[method], headers, body) if whole else None
+        plain = parse_plain_request(method, CALL_PARAMS[method], headers, body) if whole else None
         if plain is not None and await self.serve(
-            plain, Request(caller, scope, body, receive, send)
+            plain, CallerRequest(caller, scope, body, receive, send)
         ):
             return None
-        return replayed(body, whole, receive)
+        return replay_body(body, whole, receive)
 
-    async def serve(self, plain: Plain, request: Request) -> bool:
+    async def serve(self, plain: PlainRequest, request: CallerRequest) -> bool:
         """Make the call and answer, in either era. False leaves it to the SDK, with nothing
         recorded."""
-        response = Response(plain, request.receive, request.send)
-        judged = await self._judged(request.caller, plain, response)
+        response = CallResponse(plain, request.receive, request.send)
+        judged = await self._judge_request(request.caller, plain, response)
         if judged is None:
             return False
         if response.kept is not None:
             response.kept.call_id = judged.call.id
         response.begin()
         try:
-            outcome = await self._proceeded(judged)
-            if result := self._result(plain, judged, outcome):
+            outcome = await self._proceed(judged)
+            if result := self._build_plain_result(plain, judged, outcome):
                 await response.finish(result)
             else:
                 told = request.scope | {OUTCOME_KEY: outcome}
-                await self._sdk(request.caller, told, request.again(), response.passing_on())
+                await self._sdk(
+                    request.caller, told, request.make_receive(), response.make_sdk_send()
+                )
         except asyncio.CancelledError:
             if response.given_up:
-                await response.cancelled()
+                await response.finish_cancelled()
             elif not response.left:
                 raise
         finally:
             response.close()
         return True
 
-    async def _proceeded(self, judged: Judged) -> CallOutcome:
+    async def _proceed(self, judged: JudgedCall) -> CallOutcome:
         """The call's end, or the question that its server asks meanwhile: the SDK's way puts that
         to the host."""
         engine = self._gateway.engine
         call = judged.call
         request, live = (
-            self._gateway.live.opened(call.request)
-            if engine.may_be_asked(judged)
+            self._gateway.live.make_askable(call.request)
+            if engine.can_server_ask(judged)
             else (call.request, None)
         )
         if live is None:
@@ -131,19 +148,23 @@ class FastLane:
         call = replace(call, request=request)
         return await live.run(engine.proceed(replace(judged, call=call)))
 
-    def _result(self, plain: Plain, judged: Judged, outcome: CallOutcome) -> dict[str, Any] | None:
+    def _build_plain_result(
+        self, plain: PlainRequest, judged: JudgedCall, outcome: CallOutcome
+    ) -> dict[str, Any] | None:
         """The result object, if the server gave a plain one."""
         if outcome.result is None or outcome.result.get("resultType", "complete") != "complete":
             return None
         try:
-            result = _told(plain, outcome)
+            result = _build_result(plain, outcome)
         except MCPError:
             return None
         if plain.session is None:
             result["_meta"] = (result.get("_meta") or {}) | self._stamp
         return result
 
-    async def _judged(self, caller: Caller, plain: Plain, response: Response) -> Judged | None:
+    async def _judge_request(
+        self, caller: Caller, plain: PlainRequest, response: CallResponse
+    ) -> JudgedCall | None:
         """The call as the pipeline judges it; None if it is not this lane's."""
         params = plain.params
         meta = plain.meta
@@ -153,20 +174,23 @@ class FastLane:
         if type(name) is not str or type(arguments) is not dict or LOG_LEVEL_META_KEY in meta:
             return None
         try:
-            catalogue, conversation = await self._gateway.seen_in(caller, meta)
+            catalogue, conversation = await self._gateway.find_visible_catalogue(caller, meta)
             if kind == RESOURCE:
-                catalogue, name, own = catalogue.reading(name)
+                catalogue, name, own = catalogue.find_reader(name)
                 arguments = {"uri": own}
             else:
-                catalogue = catalogue.of_kind(kind)
+                catalogue = catalogue.get_kind(kind)
             entry = catalogue.find(name)
             if entry is None or (
-                kind == TOOL and plain.session is None and arguments and self._mirrors(entry)
+                kind == TOOL
+                and plain.session is None
+                and arguments
+                and self._has_mirrored_arguments(entry)
             ):
                 return None
-            host = self._host(plain, caller, response)
-            host = host if kind == TOOL else host.without_tasks()
-            if plain.session is not None and _says_more(entry, host):
+            host = self._read_host(plain, caller, response)
+            host = host if kind == TOOL else host.drop_tasks()
+            if plain.session is not None and _can_send_more(entry, host):
                 return None
             request = CallRequest(
                 catalogue=catalogue,
@@ -174,12 +198,12 @@ class FastLane:
                 arguments=arguments,
                 origin=caller.origin,
                 host_name=host.title,
-                request_id=request_id_of(meta, plain.id),
-                meta=forwarding(meta),
+                request_id=find_request_id(meta, plain.id),
+                meta=select_forwardable_meta(meta),
                 on_progress=response.report if host.progress else None,
                 host=host,
                 conversation=conversation,
-                session=session_of(
+                session=name_session(
                     caller, meta, conversation, plain.session.id if plain.session else None
                 ),
             )
@@ -187,10 +211,10 @@ class FastLane:
         except SlipsnisseError:
             return None
         if judged.refusal is None:
-            return judged if judged.call.decision.outcome is Outcome.ALLOW else None
+            return judged if judged.call.decision.outcome is RuleOutcome.ALLOW else None
         return None if isinstance(judged.refusal, NotFound) else judged
 
-    def _mirrors(self, entry: Entry) -> bool:
+    def _has_mirrored_arguments(self, entry: CatalogueEntry) -> bool:
         """Whether the tool wants arguments repeated in headers, which the SDK compares."""
         tool = entry.offer.tool
         found = self._mirrored.get(tool.definition_hash)
@@ -199,13 +223,16 @@ class FastLane:
             _remember(self._mirrored, tool.definition_hash, found, _MOST_SCHEMAS)
         return found
 
-    def _host(self, plain: Plain, caller: Caller, response: Response) -> Host:
+    def _read_host(self, plain: PlainRequest, caller: Caller, response: CallResponse) -> CallHost:
         """Each host says the same with every request: read it once."""
         meta = plain.meta
         reports = "progressToken" in meta
         if plain.session is not None:
             return replace(
-                plain.session.host, progress=reports, said=own_words(meta), left=response.gone
+                plain.session.host,
+                progress=reports,
+                said=read_agent_message(meta),
+                left=response.gone,
             )
         key = msgspec.json.encode((plain.client_info, plain.capabilities, reports))
         host = self._hosts.get(key)
@@ -214,24 +241,24 @@ class FastLane:
                 LATEST_MODERN_VERSION, plain.client_info, plain.capabilities
             )
             info = sent.client_params.client_info if sent.client_params else None
-            found = declared_host(
+            found = build_declared_host(
                 LATEST_MODERN_VERSION, info, sent.client_capabilities, caller.origin
             )
             host = replace(found, progress=reports)
             if len(key) <= _LONG_HOST:
                 _remember(self._hosts, key, host, _MOST_HOSTS)
-        said = own_words(meta)
+        said = read_agent_message(meta)
         return replace(host, said=said) if said else host
 
 
-def _told(plain: Plain, outcome: CallOutcome) -> dict[str, Any]:
+def _build_result(plain: PlainRequest, outcome: CallOutcome) -> dict[str, Any]:
     kind = _KIND_OF[plain.method]
     legacy = plain.session is not None
     if kind == PROMPT:
-        return prompt_result(outcome, legacy=legacy)
+        return build_prompt_result(outcome, legacy=legacy)
     if kind == RESOURCE:
-        return resource_result(outcome, plain.params["uri"], legacy=legacy)
-    return tool_result(outcome, legacy=legacy)
+        return build_resource_result(outcome, plain.params["uri"], legacy=legacy)
+    return build_tool_result(outcome, legacy=legacy)
 
 
 def _remember(known: dict[Any, Any], key: Any, value: Any, most: int) -> None:

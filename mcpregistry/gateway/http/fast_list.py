@@ -17,16 +17,22 @@ from mcp_types.methods import serialize_server_result
 
 from mcpregistry.calls.catalog import Catalogue
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.gateway.http.body import Plain, plain_request, read_small, replayed, session_header
-from mcpregistry.gateway.http.sessions import Session
-from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.caller_identity import Caller
+from mcpregistry.gateway.http.body import (
+    PlainRequest,
+    build_session_header,
+    parse_plain_request,
+    read_small,
+    replay_body,
+)
+from mcpregistry.gateway.http.session_cache import HostSessionState
 from mcpregistry.gateway.server import LIST_EXTRA, Gateway
 
 LIST_PARAMS = frozenset({"_meta", "cursor"})
 _HEAD = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
 
 
-class ListLane:
+class ListFastPath:
     """One of the door's lanes; it answers ``tools/list`` from the catalogue's bytes."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -47,40 +53,42 @@ class ListLane:
         """Answer and return None, or return a ``receive`` that gives the SDK the same body
         again."""
         body, whole = await read_small(receive)
-        plain = plain_request("tools/list", LIST_PARAMS, headers, body) if whole else None
+        plain = parse_plain_request("tools/list", LIST_PARAMS, headers, body) if whole else None
         if plain is not None and await self.serve(caller, plain, send):
             return None
-        return replayed(body, whole, receive)
+        return replay_body(body, whole, receive)
 
-    async def serve(self, caller: Caller, plain: Plain, send: Any) -> bool:
+    async def serve(self, caller: Caller, plain: PlainRequest, send: Any) -> bool:
         """Answer, of either era. False leaves it to the SDK."""
-        if (answer := await self._answer(caller, plain)) is None:
+        if (answer := await self._build_answer(caller, plain)) is None:
             return False
         await send(
             {
                 "type": "http.response.start",
                 "status": 200,
-                "headers": [*_HEAD, *session_header(plain)],
+                "headers": [*_HEAD, *build_session_header(plain)],
             }
         )
         await send({"type": "http.response.body", "body": answer})
         return True
 
-    async def _answer(self, caller: Caller, plain: Plain) -> bytes | None:
+    async def _build_answer(self, caller: Caller, plain: PlainRequest) -> bytes | None:
         if not isinstance(cursor := plain.params.get("cursor", ""), str):
             return None
         try:
-            catalogue, _ = await self._gateway.seen_in(caller, plain.meta)
-            result = self._page(catalogue, cursor, plain.session)
+            catalogue, _ = await self._gateway.find_visible_catalogue(caller, plain.meta)
+            result = self._encode_page(catalogue, cursor, plain.session)
         except (SlipsnisseError, ValueError):  # the SDK's own path says it in its own words
             return None
         return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (msgspec.json.encode(plain.id), result)
 
-    def _page(self, catalogue: Catalogue, cursor: str, session: Session | None) -> bytes:
+    def _encode_page(
+        self, catalogue: Catalogue, cursor: str, session: HostSessionState | None
+    ) -> bytes:
         if session is None:
-            return catalogue.page_bytes(cursor, legacy=False, extra=self._extra)
+            return catalogue.encode_page(cursor, legacy=False, extra=self._extra)
         version = session.version  # each knows other fields
-        return catalogue.page_bytes(
+        return catalogue.encode_page(
             cursor,
             legacy=True,
             extra={},

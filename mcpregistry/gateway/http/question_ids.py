@@ -17,23 +17,23 @@ _SIGNATURE_BITS = 23
 _SALT = "mcpregistry.gateway.http.question_ids"
 
 
-def make(session_id: str, number: int) -> int:
+def make_question_id(session_id: str, number: int) -> int:
     """The id of the question with this number, which is taken modulo 2**30."""
     number %= 2**_NUMBER_BITS
     digest = salted_hmac(_SALT, f"{session_id}:{number}", algorithm="sha256").digest()
     return number << _SIGNATURE_BITS | int.from_bytes(digest[:4]) >> 32 - _SIGNATURE_BITS
 
 
-def first_number() -> int:
+def choose_first_number() -> int:
     """Where to begin: questions of different processes to one host must not have the same ids."""
     return secrets.randbelow(2**_NUMBER_BITS)
 
 
-def question_of(session_id: str, value: object) -> int | None:
+def parse_question_id(session_id: str, value: object) -> int | None:
     """The id that an answer names, if this site has asked such a question in the session; some
     hosts send it back as text."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 16:
         value = int(value)
     if type(value) is not int or not 0 <= value < 2 ** (_NUMBER_BITS + _SIGNATURE_BITS):
         return None
-    return value if make(session_id, value >> _SIGNATURE_BITS) == value else None
+    return value if make_question_id(session_id, value >> _SIGNATURE_BITS) == value else None

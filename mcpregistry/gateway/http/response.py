@@ -8,11 +8,11 @@ from typing import Any
 
 from mcp.server.streamable_http import REQUEST_CANCELLED
 
-from mcpregistry.gateway.http.body import Plain, session_header
-from mcpregistry.gateway.http.eventstream import PING, PING_SECONDS, STREAM, as_event
-from mcpregistry.gateway.http.resuming import AFTER, Kept, answer_in
-from mcpregistry.gateway.jsonrpc import encoded
-from mcpregistry.gateway.progress import Progress
+from mcpregistry.gateway.http.answer_resumption import AFTER, ResumableAnswer, find_answer
+from mcpregistry.gateway.http.body import PlainRequest, build_session_header
+from mcpregistry.gateway.http.eventstream import PING, PING_SECONDS, STREAM, format_event
+from mcpregistry.gateway.jsonrpc import encode_message
+from mcpregistry.gateway.progress import HostProgress
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -20,13 +20,13 @@ _WATCH_AFTER = 0.1  # seconds; most calls are over by then and cost no watcher
 _JSON = [(b"content-type", b"application/json")]
 
 
-class Response:
+class CallResponse:
     """Watches the host meanwhile: one of the modern era that leaves gives its call up, one of the
     older era does not."""
 
-    def __init__(self, plain: Plain, receive: Any, send: Send) -> None:
+    def __init__(self, plain: PlainRequest, receive: Any, send: Send) -> None:
         self.kept = (
-            Kept(plain.session, plain.id, plain.method, plain.params.get("uri", ""))
+            ResumableAnswer(plain.session, plain.id, plain.method, plain.params.get("uri", ""))
             if plain.session
             else None
         )
@@ -39,7 +39,7 @@ class Response:
         self.given_up = False  # by a word of the host, as in the older era
         # set when its connection is, in the older era
         self.gone = asyncio.Event() if plain.session else None
-        self._progress: Progress | None = None
+        self._progress: HostProgress | None = None
         self._streaming = False
         self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -70,13 +70,13 @@ class Response:
         """This call takes a while: watch the host, and do not let it wait in silence."""
         if self._tasks:
             return
-        self._progress = Progress(self._send_progress) if self.reporting else None
+        self._progress = HostProgress(self._send_progress) if self.reporting else None
         pulse = self._progress.run() if self._progress else self._ping()
         self._tasks = [
-            asyncio.ensure_future(work) for work in (self._watch(), pulse, self._tell_id())
+            asyncio.ensure_future(work) for work in (self._watch(), pulse, self._send_event_id())
         ]
 
-    async def _tell_id(self) -> None:
+    async def _send_event_id(self) -> None:
         """A host of the older era can read the answer on elsewhere, should its connection break."""
         if self.kept is None:
             return
@@ -105,7 +105,7 @@ class Response:
         params |= {} if total is None else {"total": total}
         params |= {} if message is None else {"message": message}
         notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
-        await self._write(as_event(encoded(notice)))
+        await self._write(format_event(encode_message(notice)))
 
     async def _write(self, data: bytes) -> None:
         if not self._streaming:
@@ -114,7 +114,7 @@ class Response:
                 {
                     "type": "http.response.start",
                     "status": 200,
-                    "headers": [*STREAM, *session_header(self._plain)],
+                    "headers": [*STREAM, *build_session_header(self._plain)],
                 }
             )
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
@@ -124,55 +124,59 @@ class Response:
         nothing."""
         await self._end({"result": result})
 
-    async def cancelled(self) -> None:
+    async def finish_cancelled(self) -> None:
         """The host gave the call up: the stream of the older era ends with an answer all the
         same."""
         await self._end({"error": {"code": REQUEST_CANCELLED, "message": "Request cancelled"}})
 
     async def _end(self, said: dict[str, Any]) -> None:
         self._unwatch()
-        await self._flushed()
-        message = encoded({"jsonrpc": "2.0", "id": self._plain.id} | said)
-        line = await self.kept.answer(message) if self.kept is not None else b""
+        await self._flush_progress()
+        message = encode_message({"jsonrpc": "2.0", "id": self._plain.id} | said)
+        line = await self.kept.store_answer(message) if self.kept is not None else b""
         if self._streaming:
             await self._send(
-                {"type": "http.response.body", "body": line + as_event(message), "more_body": False}
+                {
+                    "type": "http.response.body",
+                    "body": line + format_event(message),
+                    "more_body": False,
+                }
             )
         else:
             headers = [
                 *_JSON,
                 (b"content-length", b"%d" % len(message)),
-                *session_header(self._plain),
+                *build_session_header(self._plain),
             ]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._send({"type": "http.response.body", "body": message})
 
-    def passing_on(self) -> Send:
+    def make_sdk_send(self) -> Send:
         """A ``send`` for whoever gives the answer instead: its one message ends our stream, if
         there is one."""
         self._unwatch()
         body: list[bytes] = []
 
         async def send(event: dict[str, Any]) -> None:
-            await self._flushed()
+            await self._flush_progress()
             if not self._streaming:
                 await self._send(event)
             elif self._plain.session is not None and event["type"] == "http.response.body":
                 # The SDK answers the older era with a stream as well.
-                if self.kept is not None and (message := answer_in(event.get("body", b""))):
-                    event = event | {"body": await self.kept.answer(message) + event["body"]}
+                if self.kept is not None and (message := find_answer(event.get("body", b""))):
+                    event = event | {"body": await self.kept.store_answer(message) + event["body"]}
                 await self._send(event)
             elif event["type"] == "http.response.body":
                 body.append(event.get("body", b""))
                 if not event.get("more_body"):
-                    data = as_event(b"".join(body))
+                    data = format_event(b"".join(body))
                     await self._send(
                         {"type": "http.response.body", "body": data, "more_body": False}
                     )
 
         return send
 
-    async def _flushed(self) -> None:
+    async def _flush_progress(self) -> None:
         if self._progress is not None:
             await self._progress.flush()
 

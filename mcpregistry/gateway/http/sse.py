@@ -12,46 +12,52 @@ from urllib.parse import parse_qs, quote
 import msgspec
 
 from mcpregistry.gateway.http.access import Arrival
-from mcpregistry.gateway.http.eventstream import PING, PING_SECONDS, STREAM, as_event
+from mcpregistry.gateway.http.duplex_connections import DuplexConnections
+from mcpregistry.gateway.http.eventstream import PING, PING_SECONDS, STREAM, format_event
 from mcpregistry.gateway.http.fast_call import CALL_PARAMS
-from mcpregistry.gateway.http.lasting import Connections
-from mcpregistry.gateway.http.older import Count
-from mcpregistry.gateway.http.sessions import SSE_VERSION, Sessions
+from mcpregistry.gateway.http.session_cache import SSE_VERSION, HostSessionCache
+from mcpregistry.gateway.http.session_fast_path import Count
 
 SESSION = "session_id"
 
 
-async def opened(connections: Connections, sessions: Sessions, arrival: Arrival) -> None:
+async def serve_stream(
+    connections: DuplexConnections, sessions: HostSessionCache, arrival: Arrival
+) -> None:
     """Answer a GET: a stream that lasts until either side ends it. Raises Busy without a
     database."""
     scope = arrival.scope
     receive = arrival.receive
     send = arrival.send
 
-    async def say(data: bytes) -> None:
-        await _write(send, as_event(data))
+    async def send_message(data: bytes) -> None:
+        await _write(send, format_event(data))
 
     async def listen() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         connection.end()
 
-    async def speak() -> None:
-        await _write(send, as_event(address.encode(), b"endpoint"))
+    async def send_address_and_pings() -> None:
+        await _write(send, format_event(address.encode(), b"endpoint"))
         while True:
             await asyncio.sleep(PING_SECONDS)
             await _write(send, PING)
 
-    connection = connections.make(arrival, say)
-    async with sessions.lasting(connection.id, arrival.caller, SSE_VERSION):
+    connection = connections.make(arrival, send_message)
+    async with sessions.record_connection(connection.id, arrival.caller, SSE_VERSION):
         await send({"type": "http.response.start", "status": 200, "headers": STREAM})
         address = f"{quote(scope.get('root_path', '') + scope['path'])}?{SESSION}={connection.id}"
-        await connections.serve(connection, listen, speak)
+        await connections.serve(connection, listen, send_address_and_pings)
         await _write(send, b"", more=False)
 
 
-async def taken(
-    connections: Connections, sessions: Sessions, arrival: Arrival, body: bytes, count: Count
+async def post_message(
+    connections: DuplexConnections,
+    sessions: HostSessionCache,
+    arrival: Arrival,
+    body: bytes,
+    count: Count,
 ) -> bool:
     """Hand on what was posted, to whichever process has the stream; False if there is none, or not
     this caller's. Raises Busy without a database, and RateLimited."""

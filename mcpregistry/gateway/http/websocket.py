@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 from mcpregistry.gateway.http.access import ENDED, REVOKED, Arrival, Scope
-from mcpregistry.gateway.http.lasting import STOPPED, UNREAD, Connections
-from mcpregistry.gateway.http.sessions import Sessions
+from mcpregistry.gateway.http.duplex_connections import STOPPED, UNREAD, DuplexConnections
+from mcpregistry.gateway.http.session_cache import HostSessionCache
 
 SUBPROTOCOL = "mcp"
 _CODES = {  # RFC 6455, 7.4.1
@@ -23,26 +23,28 @@ _CODES = {  # RFC 6455, 7.4.1
 _TOO_BIG = 1009
 
 
-def speaks_mcp(scope: Scope) -> bool:
+def is_mcp_offered(scope: Scope) -> bool:
     """Whether the host offers our subprotocol; one that offers none at all is taken to mean it."""
     return not scope.get("subprotocols") or SUBPROTOCOL in scope["subprotocols"]
 
 
-def denying(scope: Scope, send: Any) -> Any:
+def make_denying_send(scope: Scope, send: Any) -> Any:
     """A ``send`` whose HTTP answer refuses the handshake."""
     told = "websocket.http.response" in scope.get("extensions", {})
 
-    async def sending(event: dict[str, Any]) -> None:
+    async def send_denial(event: dict[str, Any]) -> None:
         if told:
             await send(event | {"type": f"websocket.{event['type']}"})
         elif event["type"] == "http.response.start":
             # the server makes a plain 403 of it
             await send({"type": "websocket.close", "code": 1008, "reason": ""})
 
-    return sending
+    return send_denial
 
 
-async def opened(connections: Connections, sessions: Sessions, arrival: Arrival, most: int) -> None:
+async def serve_socket(
+    connections: DuplexConnections, sessions: HostSessionCache, arrival: Arrival, most: int
+) -> None:
     """Take the handshake and serve until either side ends it. ``most`` bytes in a message. Raises
     Busy without a database."""
     scope = arrival.scope
@@ -50,7 +52,7 @@ async def opened(connections: Connections, sessions: Sessions, arrival: Arrival,
     send = arrival.send
     codes = dict(_CODES)
 
-    async def say(data: bytes) -> None:
+    async def send_message(data: bytes) -> None:
         # the host is gone, as ``listen`` hears; the web server would log a traceback
         with suppress(OSError):
             await send({"type": "websocket.send", "text": data.decode()})
@@ -60,7 +62,7 @@ async def opened(connections: Connections, sessions: Sessions, arrival: Arrival,
             if event["type"] != "websocket.receive":
                 continue
             data = event["text"].encode() if event.get("text") is not None else event["bytes"]
-            if not connections.still_welcome(connection):
+            if not connections.is_still_welcome(connection):
                 connection.end(REVOKED)
             elif len(data) > most:
                 codes["too big"] = (_TOO_BIG, f"A message can have at most {most:,} bytes.")
@@ -69,8 +71,8 @@ async def opened(connections: Connections, sessions: Sessions, arrival: Arrival,
                 await connection.take(data)
         connection.end()
 
-    connection = connections.make(arrival, say)
-    async with sessions.lasting(connection.id, arrival.caller):
+    connection = connections.make(arrival, send_message)
+    async with sessions.record_connection(connection.id, arrival.caller):
         await send(
             {
                 "type": "websocket.accept",

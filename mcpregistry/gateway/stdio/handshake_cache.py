@@ -29,9 +29,15 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 
 from mcpregistry.calls.engine import Engine
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.gateway.identity import Caller
+from mcpregistry.gateway.caller_identity import Caller
 from mcpregistry.gateway.server import Gateway
-from mcpregistry.gateway.stdio.kept_answers import Kept, common_path, lists_path, save, wanted_path
+from mcpregistry.gateway.stdio.kept_answers import (
+    StoredAnswer,
+    get_common_path,
+    get_lists_path,
+    get_wanted_path,
+    save,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +58,7 @@ async def keep_openings(engine: Engine, var: Path, *, lists: bool) -> None:
     Raises nothing else: without kept answers a start is slower, no more. ``lists``: keep lists of
     tools, too, which only an embedded database allows.
     """
-    await _tried(_keep_common(engine, var))
+    await _run_safely(_keep_common(engine, var))
     if lists:
         await _follow(engine, var)
 
@@ -62,20 +68,20 @@ async def _follow(engine: Engine, var: Path) -> None:
     changed = asyncio.Event()
     changed.set()
 
-    def swapped(_: Snapshot) -> None:
+    def schedule_round(_: Snapshot) -> None:
         loop.call_soon_threadsafe(changed.set)
 
-    engine.live.listeners.append(swapped)
+    engine.live.listeners.append(schedule_round)
     while True:
         # The first change after a quiet second is followed at once: a host may start right after
         # it.
         await asyncio.sleep(_SETTLED)
         await changed.wait()
         changed.clear()
-        await _tried(_keep_lists(engine, var))
+        await _run_safely(_keep_lists(engine, var))
 
 
-async def _tried(keeping: Any) -> None:
+async def _run_safely(keeping: Any) -> None:
     try:
         await keeping
     except Exception:
@@ -85,36 +91,43 @@ async def _tried(keeping: Any) -> None:
 async def _keep_common(engine: Engine, var: Path) -> None:
     gateway = Gateway(engine, caller=_NOBODY)
     kept = {
-        f"{asked[0]} {version}": Kept(await _answer(gateway, asked))
-        for version, asked in _handshakes()
+        f"{asked[0]} {version}": StoredAnswer(await _ask_gateway(gateway, asked))
+        for version, asked in _list_handshakes()
     }
-    await asyncio.to_thread(save, common_path(var), kept)
+    await asyncio.to_thread(save, get_common_path(var), kept)
 
 
 async def _keep_lists(engine: Engine, var: Path) -> None:
     snapshot = engine.live.current
     affordable = max(_LEAST, min(_MOST, _MOST_TOOLS // max(1, len(snapshot.tools))))
     for endpoint, agent in islice(
-        _pairs(snapshot, await asyncio.to_thread(_wanted, var), var), affordable
+        _rank_pairs(snapshot, await asyncio.to_thread(_read_wanted_times, var), var), affordable
     ):
         gateway = Gateway(engine, caller=Caller(agent, endpoint, "stdio"))
-        said = {question: await _answer(gateway, *asked) for question, asked in _listings()}
+        said = {
+            question: await _ask_gateway(gateway, *asked) for question, asked in _list_questions()
+        }
         # which of the two a list shows is not known; the next round comes
         if engine.live.current is not snapshot:
             return
-        until = engine.catalogue(endpoint, agent).valid_until
-        kept = {question: Kept(text, snapshot.revision, until) for question, text in said.items()}
-        await asyncio.to_thread(save, lists_path(var, endpoint, agent), kept)
+        until = engine.get_catalogue(endpoint, agent).valid_until
+        kept = {
+            question: StoredAnswer(text, snapshot.revision, until)
+            for question, text in said.items()
+        }
+        await asyncio.to_thread(save, get_lists_path(var, endpoint, agent), kept)
 
 
-def _wanted(var: Path) -> dict[str, float]:
+def _read_wanted_times(var: Path) -> dict[str, float]:
     """When ``runmcp`` was last started for an endpoint and agent, by the name of their file."""
     with suppress(OSError), os.scandir(var / "openings" / "wanted") as found:
         return {entry.name: entry.stat().st_mtime for entry in found}
     return {}
 
 
-def _pairs(snapshot: Snapshot, wanted: Mapping[str, float], var: Path) -> list[tuple[str, str]]:
+def _rank_pairs(
+    snapshot: Snapshot, wanted: Mapping[str, float], var: Path
+) -> list[tuple[str, str]]:
     """Endpoints and agents; first those that ``runmcp`` was started for last, then those that it is
     likely started for."""
     likely = dict.fromkeys(
@@ -124,10 +137,10 @@ def _pairs(snapshot: Snapshot, wanted: Mapping[str, float], var: Path) -> list[t
         pair for pair in likely if pair[0] in snapshot.endpoints and pair[1] in snapshot.agents
     ]
     pairs = dict.fromkeys([*known, *product(sorted(snapshot.endpoints), sorted(snapshot.agents))])
-    return sorted(pairs, key=lambda pair: -wanted.get(wanted_path(var, *pair).name, 0.0))
+    return sorted(pairs, key=lambda pair: -wanted.get(get_wanted_path(var, *pair).name, 0.0))
 
 
-def _handshakes() -> Iterable[tuple[str, Question]]:
+def _list_handshakes() -> Iterable[tuple[str, Question]]:
     """By version of the protocol, what a host of it asks first."""
     for version in HANDSHAKE_PROTOCOL_VERSIONS:
         yield (
@@ -143,9 +156,9 @@ def _handshakes() -> Iterable[tuple[str, Question]]:
         yield version, ("server/discover", {"_meta": meta})
 
 
-def _listings() -> Iterable[tuple[str, list[Question]]]:
+def _list_questions() -> Iterable[tuple[str, list[Question]]]:
     """By the preload's name for it, what leads to an opening's answer or a list of tools."""
-    for version, opening in _handshakes():
+    for version, opening in _list_handshakes():
         yield f"{opening[0]} {version}", [opening]
         if version in MODERN_PROTOCOL_VERSIONS:
             yield f"tools/list {version}", [("tools/list", opening[1])]
@@ -153,7 +166,7 @@ def _listings() -> Iterable[tuple[str, list[Question]]]:
             yield "tools/list ", [opening, ("notifications/initialized", {}), ("tools/list", {})]
 
 
-async def _answer(gateway: Gateway, *asked: Question) -> str:
+async def _ask_gateway(gateway: Gateway, *asked: Question) -> str:
     """What a host hears that asks these in this order, to the last."""
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](1)
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](1)

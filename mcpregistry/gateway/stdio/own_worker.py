@@ -28,28 +28,28 @@ _STOP_SECONDS = 12.0
 _PAUSE = 0.5  # seconds before a child that died is started again
 
 
-def somebody_works() -> bool:
+def is_worker_running() -> bool:
     """Whether a worker of the site answers over the broker; takes at most about a second."""
-    return bool(_answers("ping", limit=1))
+    return bool(_ask_workers("ping", limit=1))
 
 
-def unseen_by_the_site(names: Collection[str]) -> list[str]:
+def list_unseen_variables(names: Collection[str]) -> list[str]:
     """Those of our variables that a worker of the site does not get; none where no worker answers.
 
     Takes a second where the site has a broker, unless there are no names.
     """
     if not names:
         return []
-    answers = _answers("unseen_variables", arguments={"names": sorted(names)})
+    answers = _ask_workers("unseen_variables", arguments={"names": sorted(names)})
     unseen: set[str] = set()
     for answer in answers:
         unseen.update(*answer.values())
     return sorted(unseen)
 
 
-def _answers(command: str, **options: Any) -> list[dict[str, Any]]:
+def _ask_workers(command: str, **options: Any) -> list[dict[str, Any]]:
     """What each worker of the site says, by its name."""
-    control = dispatch.celery_app().control
+    control = dispatch.get_celery_app().control
     try:
         return control.broadcast(command, reply=True, timeout=_PING_SECONDS, **options) or []
     except Exception as error:  # noqa: BLE001 - whatever the broker's driver raises, nobody answers
@@ -61,7 +61,7 @@ class OwnWorker:
     """The child process and the thread that looks after it."""
 
     def __init__(self, variables: frozenset[str]) -> None:
-        self._env = _environment(os.environ, variables)
+        self._env = _build_environment(os.environ, variables)
         self._child: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -74,7 +74,7 @@ class OwnWorker:
     def stop(self) -> None:
         """Close the child's input and wait for its end."""
         self._stopping.set()
-        dispatch.carry_by(None)
+        dispatch.set_local_carrier(None)
         with self._lock:
             child = self._child
         if child is None:
@@ -89,13 +89,13 @@ class OwnWorker:
             child.wait()
 
     def _run(self) -> None:
-        if somebody_works():
+        if is_worker_running():
             return
         while not self._stopping.is_set():
             child = self._spawn()
             if child is None:
                 return
-            dispatch.carry_by(self._carry)
+            dispatch.set_local_carrier(self._send_task)
             code = child.wait()
             self._env["SLIPSNISSE_PREDECESSOR"] = str(child.pid)
             if not self._stopping.is_set():
@@ -118,7 +118,7 @@ class OwnWorker:
             )
             return self._child
 
-    def _carry(self, task: str, ids: Sequence[int | str]) -> bool:
+    def _send_task(self, task: str, ids: Sequence[int | str]) -> bool:
         with self._lock:
             child = self._child
             if child is None or child.stdin is None:
@@ -132,7 +132,7 @@ class OwnWorker:
         return True
 
 
-def _environment(environ: Mapping[str, str], variables: frozenset[str]) -> dict[str, str]:
+def _build_environment(environ: Mapping[str, str], variables: frozenset[str]) -> dict[str, str]:
     passed = ",".join(sorted({*settings.PASS_ENV, *variables}))
     own = {
         "SLIPSNISSE_PROCESS": "worker",

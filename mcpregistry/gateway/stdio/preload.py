@@ -34,15 +34,15 @@ from typing import NamedTuple
 
 from mcpregistry.domain.project_files import PROJECT_FILES
 from mcpregistry.gateway.stdio.kept_answers import (
-    Kept,
-    changed_at,
-    common_path,
-    digest,
-    lists_path,
+    StoredAnswer,
+    get_common_path,
+    get_lists_path,
+    get_wanted_path,
     load,
+    make_file_name,
+    read_change_time,
     save,
-    want,
-    wanted_path,
+    touch_wanted_file,
 )
 
 MAX_LINE = 16 * 1024 * 1024
@@ -77,17 +77,17 @@ class ServedFile:
 
     def __init__(self, var: Path, *names: Path) -> None:
         self._var = var
-        self._content = b"\0".join(map(_content, names))
+        self._content = b"\0".join(map(_read_content, names))
 
-    def digest(self, names: Iterable[str]) -> str:
+    def compute_digest(self, names: Iterable[str]) -> str:
         """The same while nothing of that has changed. ``names``: variables besides those that stand
         in the file."""
         found = {name.decode() for name in _VARIABLE.findall(self._content)} | {*names, "HOME"}
         values = "\0".join(f"{name}={os.environ.get(name)!r}" for name in sorted(found))
-        state = hashlib.sha256(self._content + os.fsencode(values) + self._site())
+        state = hashlib.sha256(self._content + os.fsencode(values) + self._read_site_state())
         return state.hexdigest()[:32]
 
-    def _site(self) -> bytes:
+    def _read_site_state(self) -> bytes:
         """When the site was started, and its key, which keeps the digest from telling anything of a
         short secret."""
         if {"CELERY_BROKER_URL", "CELERY_BROKER_URL_FILE"} & set(os.environ):
@@ -100,7 +100,7 @@ class ServedFile:
         return b"\0".join(parts)
 
 
-def _content(name: Path) -> bytes:
+def _read_content(name: Path) -> bytes:
     try:
         return name.read_bytes() if name.is_file() else b""
     except OSError:
@@ -125,8 +125,8 @@ class Preload:
         self._database = database
         self._file = file
         self._kept = load(kept)
-        self._list_question = self._named_list(_names(self._kept))
-        self._common: dict[str, Kept] | None = None  # read when first needed
+        self._list_question = self._name_list_question(_list_variables(self._kept))
+        self._common: dict[str, StoredAnswer] | None = None  # read when first needed
         # request id (JSON) -> method and version asked
         self._questions: dict[str, tuple[str, str]] = {}
         self._answered: dict[str, str] = {}  # request id (JSON) -> result that was said
@@ -144,7 +144,7 @@ class Preload:
         os.dup2(2, 1)
         for descriptor in (self._in, self._out):
             os.set_inheritable(descriptor, False)
-        threading.Thread(target=self._pump, name="stdin", daemon=True).start()
+        threading.Thread(target=self._read_pipe, name="stdin", daemon=True).start()
 
     def attach(self, take: Callable[[bytes | None], None]) -> None:
         """``take`` gets every line, in order, and None at the end; called from the reading
@@ -155,15 +155,15 @@ class Preload:
             self._take = take
         self._attached.set()
 
-    def refers_to(self, variables: Iterable[str]) -> None:
+    def set_variables(self, variables: Iterable[str]) -> None:
         """What the file of ``--config`` is served for: said as soon as that is known, by
         ``runmcp``.
 
         ``variables``: names of the environment that its servers and providers refer to, also where
         it does not itself.
         """
-        names = Kept(json.dumps(sorted(variables)))
-        self._list_question = self._named_list(json.loads(names.result))
+        names = StoredAnswer(json.dumps(sorted(variables)))
+        self._list_question = self._name_list_question(json.loads(names.result))
         self._kept = self._kept | {_NAMES: names}
 
     def write(self, line: bytes) -> None:
@@ -173,7 +173,7 @@ class Preload:
             while view:
                 view = view[os.write(self._out, view) :]
 
-    def settle(self, request_id: str, answer: Kept) -> bool | None:
+    def settle_answer(self, request_id: str, answer: StoredAnswer) -> bool | None:
         """The real server has answered this id: keep that for the next start.
 
         False: it must be sent. True: the same was said already. None: something older was said.
@@ -181,10 +181,12 @@ class Preload:
         asked = self._questions.pop(request_id, None)
         if asked is None:
             return False
-        question = self._question(*asked)
+        question = self._make_question_key(*asked)
         if self._kept.get(question) != answer:
             current = {
-                known: kept for known, kept in self._kept.items() if not self._of_before(known)
+                known: kept
+                for known, kept in self._kept.items()
+                if not self._is_outdated_question(known)
             }
             self._kept = current | {question: answer}
             save(self._kept_path, self._kept)
@@ -193,13 +195,13 @@ class Preload:
             return False
         return True if said == answer.result else None
 
-    def _named_list(self, names: Iterable[str]) -> str:
-        return f"tools/list {self._file.digest(names)}" if self._file else "tools/list"
+    def _name_list_question(self, names: Iterable[str]) -> str:
+        return f"tools/list {self._file.compute_digest(names)}" if self._file else "tools/list"
 
-    def _question(self, method: str, version: str) -> str:
+    def _make_question_key(self, method: str, version: str) -> str:
         return f"{self._list_question if method == 'tools/list' else method} {version}"
 
-    def _of_before(self, question: str) -> bool:
+    def _is_outdated_question(self, question: str) -> bool:
         """Whether it asks for a list of what the file was once."""
         return question.startswith("tools/list ") and not question.startswith(
             f"{self._list_question} "
@@ -215,13 +217,13 @@ class Preload:
         self._acknowledged.discard(request_id)
         return known
 
-    def _pump(self) -> None:
+    def _read_pipe(self) -> None:
         with os.fdopen(self._in, "rb", closefd=False) as pipe:
             while line := pipe.readline(MAX_LINE):
                 if not line.endswith(b"\n") and len(line) >= MAX_LINE:
                     self._refuse_long(pipe)
                 elif line.strip():
-                    self._open(line)
+                    self._handle_opening(line)
                     self._hand_over(line)
         self._hand_over(None)
 
@@ -239,16 +241,16 @@ class Preload:
                 return
         self._take(line)
 
-    def _open(self, line: bytes) -> None:
+    def _handle_opening(self, line: bytes) -> None:
         """Note an opening question; answer it, if the server is not there yet and the answer is
         known."""
-        asked = _opening(line)
+        asked = _parse_opening(line)
         if self._era is None:
             self._era = asked.era if asked and asked.first else ""
         if asked is None:
             return
         key = json.dumps(asked.id)
-        question = self._question(asked.method, asked.version)
+        question = self._make_question_key(asked.method, asked.version)
         if asked.method == _LISTEN:
             self._acknowledge(key, asked)
             return
@@ -262,13 +264,13 @@ class Preload:
             and self._lists_path
         ):
             threading.Thread(
-                target=self._look, args=(key, question), name="early", daemon=True
+                target=self._answer_when_kept, args=(key, question), name="early", daemon=True
             ).start()
 
     def _answer(self, key: str, question: str) -> bool:
         """Answer from kept bytes, if the server is not there yet. Returns whether it was
         answered."""
-        kept = self._known(question)
+        kept = self._find_stored_answer(question)
         with self._lock:
             if kept is None or self._take is not None:
                 return False
@@ -276,11 +278,11 @@ class Preload:
         self.write(f'{{"jsonrpc":"2.0","id":{key},"result":{kept.result}}}\n'.encode())
         return True
 
-    def _look(self, key: str, question: str) -> None:
+    def _answer_when_kept(self, key: str, question: str) -> None:
         """Answer as soon as a web process has kept the answer, as it does after each change."""
         seen = -1
         while not self._attached.wait(_LOOK_SECONDS):
-            changed = changed_at(self._lists_path)
+            changed = read_change_time(self._lists_path)
             if changed != seen and self._answer(key, question):
                 return
             seen = changed
@@ -292,7 +294,9 @@ class Preload:
         """
         if self._take is not None or self._era != "modern" or asked.streams is None:
             return
-        if self._known(f"server/discover {asked.version}") is None:  # it may refuse this version
+        if (
+            self._find_stored_answer(f"server/discover {asked.version}") is None
+        ):  # it may refuse this version
             return
         self._acknowledged.add(key)
         params = (
@@ -300,28 +304,28 @@ class Preload:
         )
         self.write(f'{{"jsonrpc":"2.0","method":"{ACKNOWLEDGED}","params":{params}}}\n'.encode())
 
-    def _known(self, question: str) -> Kept | None:
+    def _find_stored_answer(self, question: str) -> StoredAnswer | None:
         """Said by this very server before, or kept by a web process, and still true."""
-        sources: list[Callable[[], dict[str, Kept]]] = [
+        sources: list[Callable[[], dict[str, StoredAnswer]]] = [
             lambda: self._kept,
-            self._lists,
-            self._common_answers,
+            self._load_lists,
+            self._load_common_answers,
         ]
         for source in sources:
             kept = source().get(question)
-            if kept is not None and self._still_true(kept):
+            if kept is not None and self._is_still_true(kept):
                 return kept
         return None
 
-    def _still_true(self, kept: Kept) -> bool:
+    def _is_still_true(self, kept: StoredAnswer) -> bool:
         if kept.until is not None and kept.until <= time.time():
             return False
-        return kept.revision is None or kept.revision == self._revision()
+        return kept.revision is None or kept.revision == self._read_revision()
 
-    def _revision(self) -> int | None:
-        return self._value("SELECT revision FROM mcpregistry_configuration WHERE id = 1")
+    def _read_revision(self) -> int | None:
+        return self._query_number("SELECT revision FROM mcpregistry_configuration WHERE id = 1")
 
-    def _value(self, query: str) -> int | None:
+    def _query_number(self, query: str) -> int | None:
         """A number from the database, read without Django; None where that is not the embedded
         one."""
         if self._database is None:
@@ -336,19 +340,19 @@ class Preload:
         except (sqlite3.Error, TypeError):
             return None
 
-    def _lists(self) -> dict[str, Kept]:
+    def _load_lists(self) -> dict[str, StoredAnswer]:
         return load(self._lists_path) if self._lists_path else {}
 
-    def _common_answers(self) -> dict[str, Kept]:
+    def _load_common_answers(self) -> dict[str, StoredAnswer]:
         """What all endpoints say to an opening, as long as none has instructions of its own, and no
         server features."""
         if self._common is None:
-            own = self._value(_OWN)
+            own = self._query_number(_OWN)
             self._common = load(self._common_path) if self._common_path and own == 0 else {}
         return self._common
 
 
-def _names(kept: dict[str, Kept]) -> list[str]:
+def _list_variables(kept: dict[str, StoredAnswer]) -> list[str]:
     return [str(name) for name in json.loads(kept[_NAMES].result)] if _NAMES in kept else []
 
 
@@ -366,9 +370,9 @@ class _Handshake(NamedTuple):
         return self.era == "modern" or self.method == "initialize"
 
 
-def _opening(line: bytes) -> _Handshake | None:
+def _parse_opening(line: bytes) -> _Handshake | None:
     """None for everything else, also for what is wrong in some way: the real server will say so."""
-    request = _request(line) if any(name in line for name in _OPENING_BYTES) else None
+    request = _parse_request(line) if any(name in line for name in _OPENING_BYTES) else None
     if request is None:
         return None
     method, request_id, params = request
@@ -380,11 +384,11 @@ def _opening(line: bytes) -> _Handshake | None:
         return None
     version = str(modern or params.get("protocolVersion") or "")
     return _Handshake(
-        method, request_id, version, "modern" if modern else "legacy", _streams(params)
+        method, request_id, version, "modern" if modern else "legacy", _read_streams(params)
     )
 
 
-def _request(line: bytes) -> tuple[str, int | str, dict[str, object]] | None:
+def _parse_request(line: bytes) -> tuple[str, int | str, dict[str, object]] | None:
     """Method, id and parameters of a well-formed request for something that is kept: a first page,
     no later one."""
     try:
@@ -403,7 +407,7 @@ def _request(line: bytes) -> tuple[str, int | str, dict[str, object]] | None:
     return method, request_id, params
 
 
-def _streams(params: dict[str, object]) -> dict[str, bool] | None:
+def _read_streams(params: dict[str, object]) -> dict[str, bool] | None:
     """The kinds of changes that are asked for, if it is nothing but these."""
     wanted = params.get("notifications")
     if not isinstance(wanted, dict) or not wanted or not set(wanted) <= _STREAMS:
@@ -414,38 +418,38 @@ def _streams(params: dict[str, object]) -> dict[str, bool] | None:
 _preload: Preload | None = None
 
 
-def open_door(var: Path, arguments: list[str]) -> Preload:
+def claim_pipe(var: Path, arguments: list[str]) -> Preload:
     """Claim stdin and stdout, once per process. ``arguments`` say whose answers to use, and where
     they do not name both endpoint and agent, the directory (by the workspaces) as well.
     """
     global _preload  # noqa: PLW0603 - a process has one stdin
     if _preload is None:
         named = {argument.partition("=")[0] for argument in arguments}
-        endpoint = _option(arguments, "--endpoint")
-        agent = _option(arguments, "--agent")
+        endpoint = _find_option(arguments, "--endpoint")
+        agent = _find_option(arguments, "--agent")
         place = [] if endpoint and agent and "--workspace" not in named else [os.getcwd()]
         embedded = not {"DATABASE_URL", "DATABASE_URL_FILE"} & set(os.environ)
         database = var / "slipsnisse.sqlite3" if embedded else None
         # it says what one of the two eras refuses
-        common = None if "--era" in named else common_path(var)
+        common = None if "--era" in named else get_common_path(var)
         own = {"--era", "--config", "--conversation", "--workspace"} & named
-        lists = lists_path(var, endpoint, agent) if endpoint and agent and not own else None
+        lists = get_lists_path(var, endpoint, agent) if endpoint and agent and not own else None
         if lists is not None:
-            want(wanted_path(var, endpoint, agent))
-        kept = var / "openings" / f"{digest(*arguments, *place)}.json"
-        _preload = Preload(kept, common, lists, database, _file(var, arguments))
+            touch_wanted_file(get_wanted_path(var, endpoint, agent))
+        kept = var / "openings" / f"{make_file_name(*arguments, *place)}.json"
+        _preload = Preload(kept, common, lists, database, _find_served_file(var, arguments))
     return _preload
 
 
-def _file(var: Path, arguments: list[str]) -> ServedFile | None:
-    name = _option(arguments, "--config")
+def _find_served_file(var: Path, arguments: list[str]) -> ServedFile | None:
+    name = _find_option(arguments, "--config")
     if "--workspace" in arguments:
-        directory = Path(_option(arguments, "--cwd") or os.getcwd())
+        directory = Path(_find_option(arguments, "--cwd") or os.getcwd())
         return ServedFile(var, *(directory / file for file in PROJECT_FILES))
     return ServedFile(var, Path(name)) if name else None
 
 
-def _option(arguments: list[str], name: str) -> str:
+def _find_option(arguments: list[str], name: str) -> str:
     """Its value, as ``--name value`` or ``--name=value``; the last one counts. Empty without
     one."""
     found = ""

@@ -15,9 +15,9 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.text.display import number_of, printable
+from mcpregistry.domain.text.display import number_of, show_invisible_characters
 from mcpregistry.services.records import (
     archive_files,
     archives,
@@ -107,14 +107,14 @@ class Command(BaseCommand):
             else:
                 self._export(options["output"])
         except SlipsnisseError as error:
-            raise CommandError(printable(str(error), 1_000)) from error
+            raise CommandError(show_invisible_characters(str(error), 1_000)) from error
 
     def _archive(self, older_than: timedelta, to: str | None, dry_run: bool) -> None:
         folder = Path(to) if to else settings.VAR_DIR / "archive"
         if not to and not dry_run:
             _make(folder)
-        moved = archiving.archive(
-            database_now(), older_than, folder, self.stderr.write, dry_run=dry_run
+        moved = archiving.archive_entries(
+            read_database_now(), older_than, folder, self.stderr.write, dry_run=dry_run
         )
         what = (
             f"{number_of(moved.entries, 'entry', 'entries')} of {number_of(moved.chains, 'chain')}"
@@ -133,9 +133,9 @@ class Command(BaseCommand):
 
     def _accept_restore(self, reason: str, confirm: bool) -> None:
         if not confirm:
-            lost = newest_seal.what_is_lost()
+            lost = newest_seal.describe_acceptable_loss()
             self.stdout.write(
-                printable(lost, 500)
+                show_invisible_characters(lost, 500)
                 or "The database has all checkpoints that this machine knows of."
             )
             self.stdout.write(
@@ -149,16 +149,20 @@ class Command(BaseCommand):
         )
 
     def _verify(self, against: str | None, places: list[str], full: bool) -> None:
-        known = archives.read()
-        read = list(islice(archive_files.verify(places, known), _SHOWN)) if places else []
-        if read and known.stale():
+        known = archives.load_archives()
+        read = (
+            list(islice(archive_files.verify_archive_files(places, known), _SHOWN))
+            if places
+            else []
+        )
+        if read and known.is_stale():
             raise CommandError(
                 "Entries were archived during this verification. Run it again when the archiving has finished."
             )
-        report = verification.verify(database_now(), full=full, known=known)
-        problems = [*report.problems, *read, *islice(_compared(against, known), _SHOWN)]
+        report = verification.verify_log(read_database_now(), full=full, known=known)
+        problems = [*report.problems, *read, *islice(_compare_with_log(against, known), _SHOWN)]
         for said in (*problems, *report.notes):
-            self.stdout.write(printable(said, 300))
+            self.stdout.write(show_invisible_characters(said, 300))
         looked = f"{number_of(report.entries, 'entry', 'entries')} of {number_of(report.chains, 'chain')} read in {report.seconds:.1f} s."
         if problems:
             self.stdout.write(f"The audit log is not intact. {looked}")
@@ -170,11 +174,11 @@ class Command(BaseCommand):
 
     def _export(self, output: str | None) -> None:
         if output is None:
-            self.stdout.writelines(f"{line}\n" for line in chains.export())
+            self.stdout.writelines(f"{line}\n" for line in chains.export_log())
             return
         try:
-            with open(output, "x", encoding="utf-8", opener=_private) as file:
-                file.writelines(f"{line}\n" for line in chains.export())
+            with open(output, "x", encoding="utf-8", opener=_open_private) as file:
+                file.writelines(f"{line}\n" for line in chains.export_log())
         except OSError as error:
             raise CommandError(
                 f"Cannot write {output}: {error.strerror}. Name a file that does not exist yet."
@@ -198,11 +202,11 @@ def _days(text: str) -> timedelta:
     return timedelta(days=int(text[:-1]))
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _compared(path: str | None, known: archives.Archives) -> Iterator[str]:
+def _compare_with_log(path: str | None, known: archives.Archives) -> Iterator[str]:
     if path is None:
         return
     try:
@@ -212,15 +216,17 @@ def _compared(path: str | None, known: archives.Archives) -> Iterator[str]:
                 raise CommandError(
                     f"{path} contains no checkpoints (*.json). Name the folder with the objects of the bucket."
                 )
-            yield from sinks.missing((each.read_text(encoding="utf-8") for each in seals), known)
+            yield from sinks.find_missing_seals(
+                (each.read_text(encoding="utf-8") for each in seals), known
+            )
             return
         with open(path, encoding="utf-8") as file:
             first = file.readline()
             file.seek(0)
             yield from (
-                sinks.missing(file, known)
+                sinks.find_missing_seals(file, known)
                 if sinks.is_seal(first)
-                else chains.missing_from_log(file, known)
+                else chains.find_missing_from_log(file, known)
             )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CommandError(

@@ -11,14 +11,14 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import ProjectFile
 from mcpregistry.models.project_file import SHORT
-from mcpregistry.services.exchange.project_files import real_directory
+from mcpregistry.services.exchange.project_files import resolve_directory
 from mcpregistry.services.exchange.projects import (
     confirm_project,
-    environments_in_full,
-    launches_in_full,
+    list_full_environments,
+    list_full_launches,
     note_project,
     take_back_project,
 )
@@ -60,7 +60,7 @@ class Command(BaseCommand):
         try:
             row = self._find(options["directory"])
             if options["take_back"]:
-                take_back_project(project=row, actor=_actor())
+                take_back_project(project=row, actor=_find_actor())
                 self.stdout.write(f"{row.directory}: the confirmation was revoked.")
                 return
             self._show(row)
@@ -72,11 +72,11 @@ class Command(BaseCommand):
     def _find(self, name: str) -> ProjectFile:
         """The row of the directory as its file is now. A host that has noted it decides on
         variables and agent."""
-        directory = real_directory(name or os.getcwd())
+        directory = resolve_directory(name or os.getcwd())
         known = ProjectFile.objects.filter(directory=str(directory)).first()
         environ = known.variables if known else os.environ
         agent = known.agent_slug if known else ""
-        row = note_project(directory=directory, agent=agent, environ=environ, actor=_actor())
+        row = note_project(directory=directory, agent=agent, environ=environ, actor=_find_actor())
         if row is None:
             raise CommandError(
                 f"No configuration file with MCP servers in {directory}. Name another directory."
@@ -86,18 +86,18 @@ class Command(BaseCommand):
     def _show(self, row: ProjectFile) -> None:
         if not row.content:
             raise CommandError(row.problem)
-        self.stdout.write(f"{printable(row.path)} declares:")
+        self.stdout.write(f"{show_invisible_characters(row.path)} declares:")
         for line in row.summary:
             self.stdout.write(f"  {line}")
-        for line in launches_in_full(row):
+        for line in list_full_launches(row):
             self.stdout.write(
                 f"  full command, because some of its words look like secrets: {line}"
             )
-        for line in environments_in_full(row):
+        for line in list_full_environments(row):
             self.stdout.write(f"  environment values that look like secrets: {line}")
         for name, value in row.variables.items():
             self.stdout.write(
-                f"  {name}={printable(value, 200)} (from the environment, used above)"
+                f"  {name}={show_invisible_characters(value, 200)} (from the environment, used above)"
             )
         self.stdout.write(f"Content hash {row.content}, state: {row.state}.")
 
@@ -113,7 +113,7 @@ class Command(BaseCommand):
                     f"Nothing was confirmed. Run the command again with --hash {row.content}."
                 ) from None
             given = row.content if given == row.content[:SHORT] else given
-        confirm_project(project=row, shown=given, actor=_actor())
+        confirm_project(project=row, shown=given, actor=_find_actor())
         self.stdout.write(
             "Confirmed. Hosts that already run in this directory get the tools in a moment. Other hosts get them when they start."
         )
@@ -125,6 +125,6 @@ class Command(BaseCommand):
             )
 
 
-def _actor() -> str:
+def _find_actor() -> str:
     """The user of the machine who runs the command, for the audit log."""
     return f"shell:{getpass.getuser()}"

@@ -13,14 +13,14 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.hosts.connection import BEARER_VARIABLE, key_for
-from mcpregistry.domain.hosts.table import HOSTS, Host
+from mcpregistry.domain.hosts.connection import BEARER_VARIABLE, make_entry_name
+from mcpregistry.domain.hosts.table import HOSTS, HostProgram
 from mcpregistry.domain.text.display import number_of
-from mcpregistry.management.place import must_be_a_site
-from mcpregistry.services.hosts.connecting import Outcome, Signing, connect, disconnect
-from mcpregistry.services.hosts.files import HostFile, of_person, of_project
-from mcpregistry.services.hosts.listing import Standing, mend, standing
-from mcpregistry.services.hosts.ways import withheld
+from mcpregistry.management.site_check import must_be_a_site
+from mcpregistry.services.hosts.connecting import ConnectOutcome, Signing, connect, disconnect
+from mcpregistry.services.hosts.files import HostFile, open_project_file, open_user_file
+from mcpregistry.services.hosts.host_connections import list_withheld_variables
+from mcpregistry.services.hosts.listing import EntryStanding, list_standing, rewrite_entry
 
 ACTOR = "connect"
 
@@ -150,18 +150,20 @@ class Command(BaseCommand):
         )
         self._tell(outcome, options, "added to", "already has this entry; nothing was changed")
         if not options["dry_run"]:
-            self._hint(host, options)
+            self._print_hint(host, options)
 
     def _remove(self, options: dict[str, Any]) -> None:
         file = _file(HOSTS[options["host"]], options["project"])
         outcome = disconnect(
-            file=file, key=key_for(options["endpoint"]), actor=ACTOR, dry=options["dry_run"]
+            file=file, key=make_entry_name(options["endpoint"]), actor=ACTOR, dry=options["dry_run"]
         )
         self._tell(
             outcome, options, "removed from", "does not have this entry; nothing was changed"
         )
 
-    def _tell(self, outcome: Outcome, options: dict[str, Any], done: str, nothing: str) -> None:
+    def _tell(
+        self, outcome: ConnectOutcome, options: dict[str, Any], done: str, nothing: str
+    ) -> None:
         if options["dry_run"]:
             self.stderr.write(
                 f"New content of {outcome.file.path}:"
@@ -178,13 +180,13 @@ class Command(BaseCommand):
         if outcome.kept:
             self.stdout.write(f"The previous content is in {outcome.kept}.")
 
-    def _hint(self, host: Host, options: dict[str, Any]) -> None:
+    def _print_hint(self, host: HostProgram, options: dict[str, Any]) -> None:
         self.stdout.write(host.after)
         if options["http"] and (options["in_environment"] or options["project"] is not None):
             self.stdout.write(
                 f"Start {host.title} with the variable {BEARER_VARIABLE} set to a token. Create the token on the agent's page."
             )
-        if not options["http"] and (names := withheld()):
+        if not options["http"] and (names := list_withheld_variables()):
             self.stdout.write(
                 f"Secrets are not written to the host's file. Start {host.title} with the same values of {', '.join(names)} as here. "
                 f"Or store them in files, set the variables for files (for example {names[0]}_FILE), and connect again."
@@ -192,7 +194,7 @@ class Command(BaseCommand):
 
     def _look(self, options: dict[str, Any]) -> None:
         hosts = [HOSTS[options["host"]]] if options["host"] else list(HOSTS.values())
-        found = standing(_files(hosts, options["project"]))
+        found = list_standing(_files(hosts, options["project"]))
         if not found:
             self.stdout.write("No hosts are connected. Connect one with `manage.py connect HOST`.")
         self._kept: set[Path] = set()
@@ -208,7 +210,7 @@ class Command(BaseCommand):
                 f"{number_of(len(refused), 'entry', 'entries')} could not be repaired. The reasons are shown above."
             )
 
-    def _show(self, entry: Standing, *, repair: bool, dry: bool) -> bool:
+    def _show(self, entry: EntryStanding, *, repair: bool, dry: bool) -> bool:
         """False if it was to be mended and could not be."""
         place = f"{entry.file.host.title}  {entry.file.path}"
         if not entry.key:
@@ -229,13 +231,15 @@ class Command(BaseCommand):
             f"endpoint {entry.endpoint}" if entry.endpoint else "the project file of the directory"
         )
         self.stdout.write(f"{place}\n  {entry.key}: {served} as {whom}, {way}: {state}")
-        return self._mended(entry) if repair and entry.mendable and not dry else True
+        return self._repair_entry(entry) if repair and entry.mendable and not dry else True
 
-    def _mended(self, entry: Standing) -> bool:
+    def _repair_entry(self, entry: EntryStanding) -> bool:
         try:
             # What a file held before the first of its entries was mended is what people may want
             # back.
-            outcome = mend(entry=entry, actor=ACTOR, keep=entry.file.path not in self._kept)
+            outcome = rewrite_entry(
+                entry=entry, actor=ACTOR, keep=entry.file.path not in self._kept
+            )
         except SlipsnisseError as error:  # the others are mended all the same
             self.stdout.write(f"  could not be written: {error}")
             return False
@@ -246,13 +250,17 @@ class Command(BaseCommand):
         return True
 
 
-def _file(host: Host, project: str | None) -> HostFile:
-    return of_person(host, os.environ) if project is None else of_project(host, Path(project))
+def _file(host: HostProgram, project: str | None) -> HostFile:
+    return (
+        open_user_file(host, os.environ)
+        if project is None
+        else open_project_file(host, Path(project))
+    )
 
 
-def _files(hosts: list[Host], project: str | None) -> list[HostFile]:
+def _files(hosts: list[HostProgram], project: str | None) -> list[HostFile]:
     """Each file once: some hosts read the same one in a project."""
     folder = Path(project or ".")
-    files = [of_person(host, os.environ) for host in hosts]
-    files += [of_project(host, folder) for host in hosts if host.project]
+    files = [open_user_file(host, os.environ) for host in hosts]
+    files += [open_project_file(host, folder) for host in hosts if host.project]
     return list({file.path: file for file in reversed(files)}.values())[::-1]

@@ -17,15 +17,15 @@ from mcpregistry.domain import formats
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.formats import slipsnisse, text
 from mcpregistry.domain.formats.document import JsonObject
-from mcpregistry.domain.formats.verdicts import schema
-from mcpregistry.domain.hosts.connection import key_for
-from mcpregistry.domain.hosts.entry_file import new_file
+from mcpregistry.domain.formats.verdicts import load_schema
+from mcpregistry.domain.hosts.connection import make_entry_name
+from mcpregistry.domain.hosts.entry_file import build_new_file
 from mcpregistry.domain.hosts.table import HOSTS
 from mcpregistry.domain.text.display import number_of
 from mcpregistry.services.exchange.exporting import export_config
 from mcpregistry.services.exchange.files import write_file
-from mcpregistry.services.exchange.keeping import KeptFile
-from mcpregistry.services.hosts.ways import check_names, way
+from mcpregistry.services.exchange.kept_file import KeptFile
+from mcpregistry.services.hosts.host_connections import build_connection, check_names
 
 ACTOR = "exportconfig"
 
@@ -102,7 +102,7 @@ class Command(BaseCommand):
             variant: slipsnisse.Variant = (
                 "slipsnisse-extended" if options["extended"] else "slipsnisse"
             )
-            self._put(schema(variant), options["output"], as_yaml=False)
+            self._put(load_schema(variant), options["output"], as_yaml=False)
             return
         if options["client"]:
             self._write(self._entry(options), options["output"])
@@ -177,10 +177,12 @@ class Command(BaseCommand):
         agent = options["agent"]
         try:
             check_names(endpoint=endpoint, agent=agent)
-            entry = host.entry(way(endpoint=endpoint, agent=agent, http=options["http"]))
+            entry = host.entry(
+                build_connection(endpoint=endpoint, agent=agent, http=options["http"])
+            )
         except SlipsnisseError as error:
             raise CommandError(str(error)) from None
-        return new_file(host, key_for(endpoint), entry)
+        return build_new_file(host, make_entry_name(endpoint), entry)
 
     def _put(self, data: JsonObject, output: str, *, as_yaml: bool) -> None:
         self._write(text.dump(data, as_yaml=as_yaml), output)

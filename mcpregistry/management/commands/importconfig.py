@@ -15,16 +15,16 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import close_old_connections
 
 from mcpregistry.domain import formats
+from mcpregistry.domain.caller_rights import grant_all_rights
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.formats.notes import FileInvalid, Note
-from mcpregistry.domain.rights import all_rights
 from mcpregistry.domain.text.display import number_of
-from mcpregistry.services.exchange import large
-from mcpregistry.services.exchange.files import FileWatch, folders_for, locate, read_file
-from mcpregistry.services.exchange.importing import Outcome, import_file, read_document
+from mcpregistry.services.exchange import large_files
+from mcpregistry.services.exchange.files import FileWatch, locate, map_folder_variables, read_file
+from mcpregistry.services.exchange.followed_file import FollowedFile
+from mcpregistry.services.exchange.importing import ImportOutcome, import_file, read_document
 from mcpregistry.services.exchange.sections import CONFLICT
-from mcpregistry.services.exchange.watch import Followed
-from mcpregistry.services.exchange.workspaces import EVERY, KIND, Choice
+from mcpregistry.services.exchange.workspaces import EVERY, KIND, WorkspaceChoice
 
 ACTOR = "importconfig"
 _MOST_LISTED = 20
@@ -106,17 +106,18 @@ class Command(BaseCommand):
         self.options = options
         if options["extended"]:
             options["format"] = "slipsnisse-extended"
-        path = self._path()
+        path = self._find_path()
         if options["watch"]:
             if path is None or (path.exists() and not path.is_file()):
                 raise CommandError("--watch requires a file. Name one.")
             self._watch(path)
-        elif not self._once(
-            sys.stdin.buffer.read(large.MAX_BYTES + 1) if path is None else self._read(path), path
+        elif not self._import_once(
+            sys.stdin.buffer.read(large_files.MAX_BYTES + 1) if path is None else self._read(path),
+            path,
         ):
             sys.exit(1)
 
-    def _path(self) -> Path | None:
+    def _find_path(self) -> Path | None:
         """The file to read; None for standard input."""
         name = self.options["path"]
         workspace = self._workspace()
@@ -153,7 +154,7 @@ class Command(BaseCommand):
                 f"{path} cannot be read: {error.strerror}. Check its name and permissions."
             ) from None
 
-    def _once(self, raw: bytes, path: Path | None) -> bool:
+    def _import_once(self, raw: bytes, path: Path | None) -> bool:
         """Import what was read; whether all of it was taken."""
         name = str(path) if path else "-"
         if self.options["check"]:
@@ -166,14 +167,14 @@ class Command(BaseCommand):
             on_conflict=self.options["on_conflict"]
             or ("replace" if self.options["watch"] else "error"),
             variables=None if self.options["no_expand"] else os.environ,
-            folders=folders_for(path, self._workspace()),
+            folders=map_folder_variables(path, self._workspace()),
             save=not self.options["dry_run"],
             may_rule=True,  # whoever has a shell here may do anything
             may_grant=True,
-            rights=all_rights,
+            rights=grant_all_rights,
             may_be_empty=self.options["watch"],
             secrets_apart=self.options["credentials"],
-            workspaces=Choice(
+            workspaces=WorkspaceChoice(
                 frozenset(_directory(name) for name in self.options["project"]),
                 self.options["agent"],
                 may_be_missing=self.options["watch"],
@@ -181,10 +182,10 @@ class Command(BaseCommand):
         )
         self._print_notes(outcome.notes)
         if self.options["dry_run"]:
-            self.stdout.write(outcome.diff() or "Nothing would change.", ending="")
-        self._summary(outcome)
+            self.stdout.write(outcome.format_diff() or "Nothing would change.", ending="")
+        self._print_summary(outcome)
         if self.options["watch"]:
-            for sentence in self.followed.after(outcome):
+            for sentence in self.followed.follow_import(outcome):
                 self.stdout.write(f"{name}: {sentence}")
         return not outcome.refused
 
@@ -194,7 +195,7 @@ class Command(BaseCommand):
         except FileInvalid as error:
             self._print_notes([error.note])
             return False
-        self._print_notes(found.in_its_words(document.notes))
+        self._print_notes(found.spell_notes(document.notes))
         if not document.refused:
             self.stdout.write(
                 f"{name}: valid {found.title} file with {number_of(len(document.servers), 'server')}."
@@ -215,7 +216,7 @@ class Command(BaseCommand):
                 str(note)
             )
 
-    def _summary(self, outcome: Outcome) -> None:
+    def _print_summary(self, outcome: ImportOutcome) -> None:
         if outcome.refused:
             self.stderr.write(
                 f"{outcome.path}: nothing was saved. {number_of(len(outcome.refused), 'problem is', 'problems are')} listed above."
@@ -236,7 +237,7 @@ class Command(BaseCommand):
         )
         self._offer_workspaces(outcome)
 
-    def _offer_workspaces(self, outcome: Outcome) -> None:
+    def _offer_workspaces(self, outcome: ImportOutcome) -> None:
         made = {change.slug for change in outcome.changes if change.kind == KIND}
         left = [
             each.directory
@@ -258,14 +259,14 @@ class Command(BaseCommand):
             signal.signal(number, signal.default_int_handler)
         watch = FileWatch(path)
         missing = False
-        self.followed = Followed(ACTOR)
+        self.followed = FollowedFile(ACTOR)
         self.stdout.write(f"{path} is imported after each change. Press Ctrl-C to stop.")
         try:
             while True:
-                content = watch.changed()
+                content = watch.read_if_changed()
                 if content is not None:
                     close_old_connections()
-                    if not self._once(content, path):
+                    if not self._import_once(content, path):
                         self.stderr.write(
                             f"{path}: the last imported state is kept. Correct the file and save it again."
                         )

@@ -8,8 +8,8 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from mcpregistry.domain.text.display import number_of, printable
-from mcpregistry.services.upkeep.invariants.calls import check
+from mcpregistry.domain.text.display import number_of, show_invisible_characters
+from mcpregistry.services.upkeep.invariants.calls import check_invariants
 
 
 class Command(BaseCommand):
@@ -25,7 +25,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        findings = check(timezone.now(), strict=options["strict"])
+        findings = check_invariants(timezone.now(), strict=options["strict"])
         for finding in findings:
             verdict = (
                 "ok"
@@ -34,7 +34,7 @@ class Command(BaseCommand):
             )
             self.stdout.write(f"{verdict:<18}{finding.rule}")
             for place in finding.examples:
-                self.stdout.write(f"{'':<18}  {printable(place, 200)}")
+                self.stdout.write(f"{'':<18}  {show_invisible_characters(place, 200)}")
         broken = sum(1 for finding in findings if finding.violations)
         self.stdout.write(f"\n{len(findings)} invariants were checked, {broken} failed.")
         if broken:

@@ -10,24 +10,24 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from mcpregistry.calls.calls_of_tests import make_call
 from mcpregistry.calls.recording.recorder import Recorder
+from mcpregistry.calls.server_test_dispatch import make_call
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ArgumentsInvalid, SlipsnisseError
-from mcpregistry.domain.text.canonical import stored
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.canonical import encode_lossy_json
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.downstream.pool.events import TestReport
-from mcpregistry.downstream.pool.testing import Send
+from mcpregistry.downstream.pool.server_probe import Send
 from mcpregistry.models import Server, ServerTest
-from mcpregistry.services.servers.calls_of_tests import CallOrder, order_of
 from mcpregistry.services.servers.checks import queue_test
-from mcpregistry.services.servers.connections import process_name
+from mcpregistry.services.servers.connections import make_process_name
 from mcpregistry.services.servers.prober import Prober
+from mcpregistry.services.servers.server_test_calls import OrderedTestCall, read_call_order
 from mcpregistry.services.servers.trials import run_test
 from mcpregistry.services.upkeep.process_lease import ProcessLease
 
 _TEXT_SHOWN = 2_000
-_EXAMPLE = error_texts.use("a JSON object", '{"timezone": "UTC"}')
+_EXAMPLE = error_texts.advise_form("a JSON object", '{"timezone": "UTC"}')
 
 
 class Command(BaseCommand):
@@ -57,7 +57,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         server = Server.objects.filter(slug=options["slug"]).first()
         if server is None:
-            raise CommandError(error_texts.not_found("server", options["slug"]), returncode=2)
+            raise CommandError(error_texts.say_not_found("server", options["slug"]), returncode=2)
         try:
             arguments = _arguments(options["arguments"])
             actor = f"shell:{getpass.getuser()}"
@@ -67,11 +67,11 @@ class Command(BaseCommand):
         except SlipsnisseError as error:
             raise CommandError(str(error), returncode=2) from error
         self.stdout.write(
-            f"Testing {server.slug}: {printable(' '.join(server.command) or server.url)}"
+            f"Testing {server.slug}: {show_invisible_characters(' '.join(server.command) or server.url)}"
         )
-        self._run(test, order_of(test, vouched_by=actor))
+        self._run(test, read_call_order(test, vouched_by=actor))
 
-    def _run(self, test: ServerTest, order: CallOrder) -> None:
+    def _run(self, test: ServerTest, order: OrderedTestCall) -> None:
         prober = Prober()
         recorder = Recorder("command")
         reports = []
@@ -86,7 +86,7 @@ class Command(BaseCommand):
             return reports[-1]
 
         try:
-            done = run_test(test_id=test.pk, probe=probe, process=process_name("command"))
+            done = run_test(test_id=test.pk, probe=probe, process=make_process_name("command"))
         finally:
             recorder.close()
             prober.close()
@@ -103,18 +103,24 @@ class Command(BaseCommand):
         if report.discovery is not None and report.listed:
             names = ", ".join(str(tool["name"]) for tool in report.discovery.tools)
             self.stdout.write(
-                f"  protocol {test.protocol_era} ({printable(report.discovery.protocol_version, 40)})"
+                f"  protocol {test.protocol_era} ({show_invisible_characters(report.discovery.protocol_version, 40)})"
             )
-            self.stdout.write(f"  tools    {test.tool_count}: {printable(names, _TEXT_SHOWN)}")
+            self.stdout.write(
+                f"  tools    {test.tool_count}: {show_invisible_characters(names, _TEXT_SHOWN)}"
+            )
         for reason in test.left_out.splitlines():
-            self.stdout.write(f"  left out {printable(reason, _TEXT_SHOWN)}")
+            self.stdout.write(f"  left out {show_invisible_characters(reason, _TEXT_SHOWN)}")
         if report.result is not None:
-            self.stdout.write(f"  answer   {printable(stored(report.result), _TEXT_SHOWN)}")
+            self.stdout.write(
+                f"  answer   {show_invisible_characters(encode_lossy_json(report.result), _TEXT_SHOWN)}"
+            )
         if test.error:
-            self.stdout.write(f"  {test.error_code}: {printable(test.error, _TEXT_SHOWN)}")
+            self.stdout.write(
+                f"  {test.error_code}: {show_invisible_characters(test.error, _TEXT_SHOWN)}"
+            )
         if test.error and test.stderr_tail:
             self.stdout.write(
-                f"  the end of the server's log:\n{printable(test.stderr_tail[-_TEXT_SHOWN:])}"
+                f"  the end of the server's log:\n{show_invisible_characters(test.stderr_tail[-_TEXT_SHOWN:])}"
             )
         self.stdout.write(str(test.get_verdict_display()))
 

@@ -12,10 +12,10 @@ from django.utils import timezone
 
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.text.display import number_of, printable
+from mcpregistry.domain.text.display import number_of, show_invisible_characters
 from mcpregistry.models import PolicyRule
 from mcpregistry.services.policy.drafts import read_rules
-from mcpregistry.services.policy.replay import Report, replay
+from mcpregistry.services.policy.replay import ReplayReport, replay
 from mcpregistry.services.policy.rules import add_starter_rules, check_rule
 
 _TOOLS_SHOWN = 30
@@ -58,20 +58,23 @@ class Command(BaseCommand):
                     or "The starter rules exist already."
                 )
                 return
-            drafts = _drafts(options["rule"], options["file"])
+            drafts = _read_drafts(options["rule"], options["file"])
             for draft in drafts:
                 check_rule(draft)
             found = replay(
-                drafts=drafts, days=options["days"], now=timezone.now(), on_progress=self._progress
+                drafts=drafts,
+                days=options["days"],
+                now=timezone.now(),
+                on_progress=self._print_progress,
             )
         except SlipsnisseError as error:
             raise CommandError(str(error)) from None
         self._tell(found)
 
-    def _progress(self, done: int, total: int) -> None:
+    def _print_progress(self, done: int, total: int) -> None:
         self.stderr.write(f"{done:,} of {total:,} calls\r", ending="")
 
-    def _tell(self, report: Report) -> None:
+    def _tell(self, report: ReplayReport) -> None:
         say = self.stdout.write
         say(
             f"{number_of(report.judged, 'call was', 'calls were')} tested (from the last {number_of(report.days, 'day')}). {report.changed:,} would end differently."
@@ -93,21 +96,21 @@ class Command(BaseCommand):
             if before is not after:
                 say(f"{count:>8,}  {before} -> {after}")
         for change, count in report.changes.most_common(_TOOLS_SHOWN):
-            names = f"{printable(change.agent, 100)}  {printable(change.tool, 200)}"
+            names = f"{show_invisible_characters(change.agent, 100)}  {show_invisible_characters(change.tool, 200)}"
             say(f"{count:>8,}  {names}: {change.before} -> {change.after}")
         self._tell_tools(report)
         for example in report.examples:
             say(
-                f"\n{example.at:%Y-%m-%d %H:%M} {example.agent} {printable(example.tool, 200)}: {example.before} -> {example.after}"
+                f"\n{example.at:%Y-%m-%d %H:%M} {example.agent} {show_invisible_characters(example.tool, 200)}: {example.before} -> {example.after}"
             )
             say(f"  {example.arguments}")
 
-    def _tell_tools(self, report: Report) -> None:
+    def _tell_tools(self, report: ReplayReport) -> None:
         self.stdout.write(f"\n{'held':>8}{'denied':>8}{'allowed':>8}  tool")
         ordered = sorted(report.by_tool.items(), key=lambda pair: (-sum(pair[1].values()), pair[0]))
         for tool, counts in ordered[:_TOOLS_SHOWN]:
             figures = "".join(f"{counts[outcome]:>8,}" for outcome in ("ask", "deny", "allow"))  # type: ignore[index]
-            self.stdout.write(f"{figures}  {printable(tool, 200)}")
+            self.stdout.write(f"{figures}  {show_invisible_characters(tool, 200)}")
         if len(ordered) > _TOOLS_SHOWN:
             self.stdout.write(
                 f"{'':>24}  and {number_of(len(ordered) - _TOOLS_SHOWN, 'more tool')}"
@@ -118,12 +121,12 @@ def _days(text: str) -> int:
     days = int(text)
     if not 1 <= days <= 3650:
         raise argparse.ArgumentTypeError(
-            error_texts.out_of_range("The number of days", 1, 3650, days)
+            error_texts.say_out_of_range("The number of days", 1, 3650, days)
         )
     return days
 
 
-def _drafts(name: str | None, file: str | None) -> list[PolicyRule]:
+def _read_drafts(name: str | None, file: str | None) -> list[PolicyRule]:
     if file:
         try:
             return read_rules(sys.stdin.read() if file == "-" else Path(file).read_text())
@@ -138,5 +141,5 @@ def _drafts(name: str | None, file: str | None) -> list[PolicyRule]:
     )
     if not rules:
         known = ", ".join(f'"{rule}"' for rule in PolicyRule.objects.all()[:20]) or "none"
-        raise CommandError(f"{error_texts.not_found('rule', name)} Existing rules: {known}.")
+        raise CommandError(f"{error_texts.say_not_found('rule', name)} Existing rules: {known}.")
     return rules

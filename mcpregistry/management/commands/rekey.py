@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from mcpregistry.domain.text.display import number_of
-from mcpregistry.services.upkeep.resealing import keys_in_use, reseal
+from mcpregistry.services.upkeep.resealing import count_key_uses, reseal_all
 
 
 class Command(BaseCommand):
@@ -21,11 +21,12 @@ class Command(BaseCommand):
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        done, closed = reseal(actor=f"shell:{getpass.getuser()}", say=self.stderr.write)
+        done, closed = reseal_all(actor=f"shell:{getpass.getuser()}", say=self.stderr.write)
         for problem in closed:
             self.stderr.write(problem)
         used = (
-            ", ".join(f"{key}: {count:,}" for key, count in sorted(keys_in_use().items())) or "none"
+            ", ".join(f"{key}: {count:,}" for key, count in sorted(count_key_uses().items()))
+            or "none"
         )
         self.stdout.write(
             f"{number_of(done, 'secret was', 'secrets were')} encrypted again. Number of secrets for each key: {used}."

@@ -18,15 +18,15 @@ from django.db import DatabaseError, connections
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.gateway.stdio.preload import open_door
-from mcpregistry.management.place import must_be_a_site
+from mcpregistry.gateway.stdio.preload import claim_pipe
+from mcpregistry.management.site_check import must_be_a_site
 from mcpregistry.services.configuration.snapshot import load_snapshot
 from mcpregistry.services.upkeep import completeness
 
 if TYPE_CHECKING:
-    from mcpregistry.gateway.identity import Caller
-    from mcpregistry.gateway.stdio.project import ProjectFollower
-    from mcpregistry.services.exchange.trusted import Served
+    from mcpregistry.gateway.caller_identity import Caller
+    from mcpregistry.gateway.stdio.project_follower import ProjectFollower
+    from mcpregistry.services.exchange.trusted_files import Served
 
 
 class Command(BaseCommand):
@@ -76,19 +76,19 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         must_be_a_site()
-        preload = open_door(settings.VAR_DIR, sys.argv[2:])
+        preload = claim_pipe(settings.VAR_DIR, sys.argv[2:])
         try:
-            completeness.require()
-            served = self._served(options) if options["config"] else None
+            completeness.require_complete()
+            served = self._serve_file(options) if options["config"] else None
             if served is not None:
-                preload.refers_to(served.variables)
+                preload.set_variables(served.variables)
                 options |= {"endpoint": served.endpoint, "agent": served.agent}
-            project = self._project(options) if options["workspace"] else None
-            endpoint, agent = chosen(
+            project = self._read_project(options) if options["workspace"] else None
+            endpoint, agent = choose_identity(
                 load_snapshot(tools=()), options["endpoint"], options["agent"], options["cwd"]
             )
             caller = _caller(agent, endpoint, options["conversation"])
-        except completeness.Incomplete as error:
+        except completeness.IncompleteDatabaseError as error:
             raise CommandError(str(error)) from None
         except DatabaseError as error:
             raise CommandError(
@@ -96,26 +96,26 @@ class Command(BaseCommand):
             ) from error
         # what serves asks in threads of its own, and this one's pages take 3 MB
         connections.close_all()
-        from mcpregistry.gateway.stdio.server import serve_stdio
+        from mcpregistry.gateway.stdio.stdio_server import serve_stdio
 
-        with _worker_for(served):
+        with _run_worker(served):
             asyncio.run(serve_stdio(preload, caller, era=options["era"], project=project))
 
-    def _project(self, options: dict[str, Any]) -> ProjectFollower | None:
+    def _read_project(self, options: dict[str, Any]) -> ProjectFollower | None:
         """Read the directory's file and save its state. None of its servers is started here."""
         if options["endpoint"] or options["config"]:
             raise CommandError(
                 "--workspace cannot be combined with --endpoint or --config, because the directory determines the endpoint. "
                 "To use --endpoint or --config, add a separate entry to the host."
             )
-        from mcpregistry.gateway.stdio.project import ProjectFollower, pass_variables
-        from mcpregistry.services.exchange.project_files import real_directory
-        from mcpregistry.services.exchange.project_setup import variables_of_project
+        from mcpregistry.gateway.stdio.project_follower import ProjectFollower, pass_variables
+        from mcpregistry.services.exchange.project_files import resolve_directory
+        from mcpregistry.services.exchange.project_setup import list_project_variables
         from mcpregistry.services.exchange.projects import note_project
 
         agent = options["agent"] or ""
         try:
-            directory = real_directory(options["cwd"])
+            directory = resolve_directory(options["cwd"])
             # before the file is read, so that no change is missed
             follower = ProjectFollower(directory, agent)
             row = note_project(directory=directory, agent=agent, environ=os.environ, actor="runmcp")
@@ -132,12 +132,12 @@ class Command(BaseCommand):
                 or f"{row.path} waits for confirmation. Run `manage.py confirmworkspace {directory}`."
             )
         options |= {"endpoint": row.endpoint_slug, "agent": row.agent_slug}
-        pass_variables(variables_of_project(row.path))
+        pass_variables(list_project_variables(row.path))
         return follower
 
-    def _served(self, options: dict[str, Any]) -> Served:
+    def _serve_file(self, options: dict[str, Any]) -> Served:
         """The file is as good as the word of whoever wrote it on this command line."""
-        from mcpregistry.services.exchange.trusted import Refused, serve_file
+        from mcpregistry.services.exchange.trusted_files import FileRefusedError, serve_file
 
         try:
             served = serve_file(
@@ -147,7 +147,7 @@ class Command(BaseCommand):
                 actor="runmcp",
                 environ=os.environ,
             )
-        except Refused as error:
+        except FileRefusedError as error:
             for problem in error.problems:
                 self.stderr.write(problem)
             raise CommandError(
@@ -162,29 +162,29 @@ class Command(BaseCommand):
 
 def _caller(agent: str, endpoint: str, conversation: str) -> Caller:
     """Raises ``CommandError`` for a conversation that is not the agent's, or has ended."""
-    from mcpregistry.gateway.identity import Caller
+    from mcpregistry.gateway.caller_identity import Caller
 
     if conversation:
-        from mcpregistry.services.conversations.entering import enter
+        from mcpregistry.services.conversations.conversation_scope import enter_conversation
 
         try:
-            enter(conversation, agent)
+            enter_conversation(conversation, agent)
         except SlipsnisseError as error:
             raise CommandError(str(error)) from None
     return Caller(agent, endpoint, "stdio", conversation)
 
 
 @contextmanager
-def _worker_for(served: Served | None) -> Iterator[None]:
+def _run_worker(served: Served | None) -> Iterator[None]:
     """Expert tools need a worker; what serves a file brings its own where the site has none
     running."""
     if served is None:
         yield
         return
-    from mcpregistry.gateway.stdio.own_worker import OwnWorker, unseen_by_the_site
+    from mcpregistry.gateway.stdio.own_worker import OwnWorker, list_unseen_variables
 
     ours = sorted(name for name in served.variables if name in os.environ)
-    if unseen := unseen_by_the_site(ours):
+    if unseen := list_unseen_variables(ours):
         names = ",".join(unseen)
         raise CommandError(
             f"The file refers to {names}, but the worker of the site does not have these variables. Set them for the site, "
@@ -198,14 +198,14 @@ def _worker_for(served: Served | None) -> Iterator[None]:
         worker.stop()
 
 
-def chosen(
+def choose_identity(
     snapshot: Snapshot, endpoint: str | None, agent: str | None, cwd: str
 ) -> tuple[str, str]:
     """The endpoint and agent to serve: as named, else by the workspace, else "default" and "local".
 
     Raises ``CommandError`` that lists what there is.
     """
-    workspace = snapshot.workspace_for(os.path.abspath(cwd))
+    workspace = snapshot.find_workspace(os.path.abspath(cwd))
     endpoint = endpoint or (workspace.endpoint if workspace else "default")
     agent = agent or (workspace.agent if workspace else "local")
     for kind, name, known in (
@@ -215,6 +215,6 @@ def chosen(
         if name not in known:
             there = ", ".join(sorted(known)) or "none"
             raise CommandError(
-                f"{error_texts.not_found(f'enabled {kind}', name)} Available: {there}. Choose one with --{kind}."
+                f"{error_texts.say_not_found(f'enabled {kind}', name)} Available: {there}. Choose one with --{kind}."
             )
     return endpoint, agent

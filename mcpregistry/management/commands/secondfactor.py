@@ -26,7 +26,7 @@ class Command(BaseCommand):
             self._reset(options["reset"])
             return
         for user in User.objects.filter(is_active=True).order_by("username"):
-            now = second_factor.standing(user.pk)
+            now = second_factor.load_factor_standing(user.pk)
             self.stdout.write(
                 f"{user.username}: {'on' if now.uid else 'off'}{', required' if now.required else ''}"
             )
@@ -35,9 +35,9 @@ class Command(BaseCommand):
         user = User.objects.filter(username=name).first()
         if user is None:
             raise CommandError(
-                f"{error_texts.not_found('user', name)} {error_texts.list_with('manage.py secondfactor')}"
+                f"{error_texts.say_not_found('user', name)} {error_texts.advise_list('manage.py secondfactor')}"
             )
-        gone = second_factor.reset(user, by=None)
+        gone = second_factor.reset_factor(user, by=None)
         self.stdout.write(
             f"The second factor of {name} was removed."
             if gone

@@ -14,7 +14,7 @@ from celery import Celery, current_app
 from celery.beat import EmbeddedService
 from django.core.management.base import BaseCommand, CommandError
 
-from mcpregistry.collector import lasting
+from mcpregistry.garbage_collection import freeze_afterwards
 
 _PATIENCE = 10.0  # seconds that work in hand gets when the input ends
 
@@ -36,7 +36,7 @@ class Command(BaseCommand):
                 "CELERY_BROKER_URL=memory://."
             )
         app.conf.broker_transport_options = {"polling_interval": 0.05}
-        with lasting():
+        with freeze_afterwards():
             # Before there are threads: of clock and worker, the second would not wait for what the
             # first still imports.
             app.loader.import_default_modules()

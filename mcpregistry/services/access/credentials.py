@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import F
 
 from mcpregistry.domain.errors import ConfigInvalid, Denied
-from mcpregistry.domain.servers.launch import credentials_named
+from mcpregistry.domain.servers.launch import list_credential_names
 from mcpregistry.domain.servers.scope import check_places
 from mcpregistry.models import Credential, Server
 from mcpregistry.services.access.scopes import MAY_SCOPE
@@ -60,8 +60,8 @@ def save_credential(
         or before.name != credential.name
         or before.scope != credential.scope
     ):
-        _users_connect_anew({credential.name} | ({before.name} if before else set()))
-    audit.record(
+        _reconnect_users({credential.name} | ({before.name} if before else set()))
+    audit.record_entry(
         kind=kind,
         actor=actor,
         subject=f"credential:{credential.name}",
@@ -71,7 +71,7 @@ def save_credential(
     return credential
 
 
-def keep(*, name: str, what: str, value: str, slug: str, user: User, actor: str) -> str:
+def keep_secret(*, name: str, what: str, value: str, slug: str, user: User, actor: str) -> str:
     """Keep a secret of a server (its short name) as a new credential that goes to it alone;
     ``what``: the secret, for people.
 
@@ -99,21 +99,25 @@ def keep(*, name: str, what: str, value: str, slug: str, user: User, actor: str)
 def delete_credential(*, credential: Credential, actor: str) -> None:
     """Delete a credential; servers that refer to it then cannot start, and say so in their
     errors."""
-    audit.record(kind="credential.deleted", actor=actor, subject=f"credential:{credential.name}")
+    audit.record_entry(
+        kind="credential.deleted", actor=actor, subject=f"credential:{credential.name}"
+    )
     credential.delete()
-    _users_connect_anew({credential.name})
+    _reconnect_users({credential.name})
 
 
-def _users_connect_anew(names: set[str]) -> None:
+def _reconnect_users(names: set[str]) -> None:
     """Also of drafts, whose revision costs nothing. By F, so that it is never set back by another's
     save."""
     users = [
-        server.pk for server in Server.objects.all() if credentials_named(_texts(server)) & names
+        server.pk
+        for server in Server.objects.all()
+        if list_credential_names(_list_texts(server)) & names
     ]
     Server.objects.filter(pk__in=users).update(revision=F("revision") + 1)
 
 
-def _texts(server: Server) -> list[str]:
+def _list_texts(server: Server) -> list[str]:
     """Everything of a server in which a credential may be named; not what is sealed with a lost
     key."""
     try:

@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from simple_history.utils import bulk_create_with_history
 
-from mcpregistry.domain.kinds import TOOL
+from mcpregistry.domain.offer_kinds import TOOL
 from mcpregistry.models import Agent, Grant, Server, Tool
 from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
@@ -22,7 +22,7 @@ def save_grant(*, grant: Grant, actor: str, user: User | None = None) -> Grant:
     take_current(grant)
     grant.created_by = grant.created_by or user
     save_checked(grant)
-    audit.record(kind=kind, actor=actor, subject=f"grant:{grant}", **_grant_facts(grant))
+    audit.record_entry(kind=kind, actor=actor, subject=f"grant:{grant}", **_describe_grant(grant))
     return grant
 
 
@@ -36,13 +36,13 @@ def save_all(rows: Iterable[Grant], *, actor: str, user: User | None = None) -> 
 @transaction.atomic
 def withdraw_grant(*, grant: Grant, actor: str) -> None:
     """Withdraw a grant; it ends in every process within a second."""
-    audit.record(
-        kind="grant.withdrawn", actor=actor, subject=f"grant:{grant}", **_grant_facts(grant)
+    audit.record_entry(
+        kind="grant.withdrawn", actor=actor, subject=f"grant:{grant}", **_describe_grant(grant)
     )
     grant.delete()
 
 
-def grant(
+def grant_access(
     *, agent: Agent, actor: str, server: Server | None = None, tool: Tool | None = None
 ) -> Grant:
     """Let an agent use a server's tools, or one tool; the same grant is not made twice."""
@@ -72,14 +72,14 @@ def grant_tools(wanted: Iterable[tuple[Agent, Tool, str]]) -> None:
         Grant(agent=agent, tool=tool) for key, (agent, tool, _) in pairs.items() if key in missing
     ]
     bulk_create_with_history(new, Grant)
-    with audit.together():
+    with audit.collect_entries():
         for row in new:
             actor = pairs[row.agent_id, row.tool_id][2]  # type: ignore[index]  # both are set
-            audit.record(
-                kind="grant.created", actor=actor, subject=f"grant:{row}", **_grant_facts(row)
+            audit.record_entry(
+                kind="grant.created", actor=actor, subject=f"grant:{row}", **_describe_grant(row)
             )
 
 
-def _grant_facts(grant: Grant) -> dict[str, Any]:
+def _describe_grant(grant: Grant) -> dict[str, Any]:
     until = grant.expires_at.isoformat() if grant.expires_at else None
     return {"pins": grant.argument_pins, "until": until} | ({"uri": grant.uri} if grant.uri else {})

@@ -13,10 +13,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid, Denied, NotFound
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Invitation
 from mcpregistry.services.access import roles
-from mcpregistry.services.access.tokens import token_hash
+from mcpregistry.services.access.tokens import hash_token
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
 
@@ -38,21 +38,21 @@ def invite(
     raw = PREFIX + secrets.token_urlsafe(32)
     ends = timezone.now() + life
     invitation = Invitation(
-        name=name, role=role, hash=token_hash(raw), created_by=by, expires_at=ends
+        name=name, role=role, hash=hash_token(raw), created_by=by, expires_at=ends
     )
     save_checked(invitation)
     actor = f"user:{by.get_username()}"
-    audit.record(
+    audit.record_entry(
         kind="invitation.made",
         actor=actor,
-        subject=_subject(invitation),
+        subject=_make_subject(invitation),
         role=role,
         ends=ends.isoformat(),
     )
     return invitation, raw
 
 
-def find(raw: str) -> Invitation | None:
+def find_invitation(raw: str) -> Invitation | None:
     """The invitation with this text, as long as it works."""
     invitation = _find_open(raw)
     return (
@@ -61,7 +61,7 @@ def find(raw: str) -> Invitation | None:
 
 
 def _find_open(raw: str) -> Invitation | None:
-    rows = Invitation.objects.filter(hash=token_hash(raw), used_at=None, revoked_at=None)
+    rows = Invitation.objects.filter(hash=hash_token(raw), used_at=None, revoked_at=None)
     return rows.filter(expires_at__gt=timezone.now()).select_related("created_by").first()
 
 
@@ -82,7 +82,7 @@ def accept(*, raw: str, username: str, password: str) -> User:
             "This invitation does not work: its author no longer has permission to invite users.",
             remedy="Ask an administrator for another link.",
         )
-    user = _account(username, password)
+    user = _create_account(username, password)
     now = timezone.now()
     won = Invitation.objects.filter(
         pk=invitation.pk, used_at=None, revoked_at=None, expires_at__gt=now
@@ -90,16 +90,16 @@ def accept(*, raw: str, username: str, password: str) -> User:
     if not won.update(used_at=now):
         raise _GONE
     save_checked(user)
-    roles.give(user=user, role=invitation.role)
+    roles.assign_role(user=user, role=invitation.role)
     Invitation.objects.filter(pk=invitation.pk).update(used_by=user)
     actor = f"user:{user.get_username()}"
-    audit.record(
-        kind="invitation.used", actor=actor, subject=_subject(invitation), role=invitation.role
+    audit.record_entry(
+        kind="invitation.used", actor=actor, subject=_make_subject(invitation), role=invitation.role
     )
     return user
 
 
-def _account(username: str, password: str) -> User:
+def _create_account(username: str, password: str) -> User:
     user = User(username=username, is_staff=True)
     try:
         validate_password(password, user)
@@ -114,8 +114,10 @@ def revoke(*, invitation: Invitation, actor: str) -> None:
     """The link works no longer; one that was used stays as it is."""
     open_still = Invitation.objects.filter(pk=invitation.pk, used_at=None, revoked_at=None)
     if open_still.update(revoked_at=timezone.now()):
-        audit.record(kind="invitation.withdrawn", actor=actor, subject=_subject(invitation))
+        audit.record_entry(
+            kind="invitation.withdrawn", actor=actor, subject=_make_subject(invitation)
+        )
 
 
-def _subject(invitation: Invitation) -> str:
-    return f"invitation:{invitation.pk}:{printable(invitation.name, 100)}"
+def _make_subject(invitation: Invitation) -> str:
+    return f"invitation:{invitation.pk}:{show_invisible_characters(invitation.name, 100)}"

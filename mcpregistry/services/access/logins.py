@@ -24,10 +24,10 @@ from django.core import signing
 from django.db import connection, transaction
 from django.db.models import F
 
-from mcpregistry.db import database_now
-from mcpregistry.domain.addresses import network
-from mcpregistry.domain.text.canonical import digest
-from mcpregistry.domain.text.display import printable
+from mcpregistry.db import read_database_now
+from mcpregistry.domain.addresses import mask_client_network
+from mcpregistry.domain.text.canonical import hash_parts
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import LoginAttempts
 from mcpregistry.services.records import audit
 
@@ -51,7 +51,7 @@ _SALT = "slipsnisse.known-browser"
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class LoginAttempt:
     """Somebody tries to log in. ``place`` as in ``domain.addresses``; ``mark`` is the cookie MARK,
     if there is one."""
 
@@ -66,11 +66,11 @@ class Attempt:
             account, nonce = signing.loads(self.mark, salt=_SALT, max_age=MARK_AGE)
         except (signing.BadSignature, ValueError, TypeError):
             return ""
-        return str(nonce) if account == digest(self.account) else ""
+        return str(nonce) if account == hash_parts(self.account) else ""
 
     @property
     def _own(self) -> str:
-        return digest("account", self.account, self.known or self.place)
+        return hash_parts("account", self.account, self.known or self.place)
 
     @property
     def _counts(self) -> list[tuple[str, int]]:
@@ -80,15 +80,15 @@ class Attempt:
 
     @property
     def _around(self) -> str:
-        return digest("network", self.account, network(self.place))
+        return hash_parts("network", self.account, mask_client_network(self.place))
 
     @property
     def _everywhere(self) -> str:
-        return digest("everywhere", self.account)
+        return hash_parts("everywhere", self.account)
 
     @property
     def _here(self) -> str:
-        return digest("place", self.place)
+        return hash_parts("place", self.place)
 
     def begin(self, now: datetime | None = None) -> datetime | None:
         """Count the attempt before the password is looked at. None: continue. Otherwise until when
@@ -99,11 +99,11 @@ class Attempt:
         Counted first, or as many as like could try at once. What is locked at a narrower place is
         not counted further, so one place alone never locks an account elsewhere.
         """
-        now = now or database_now()
-        if not self.known and (until := _locked(self._here, now)):
+        now = now or read_database_now()
+        if not self.known and (until := _find_lock_end(self._here, now)):
             return until
         if until := next(
-            filter(None, (_counted(key, most, now) for key, most in self._counts)), None
+            filter(None, (_count_attempt(key, most, now) for key, most in self._counts)), None
         ):
             return until
         if (
@@ -131,7 +131,7 @@ class Attempt:
         """When this attempt is looked at, or until when it is refused. Only one attempt of each
         network waits at a time, so that nobody who has few networks can fill the queue.
         """
-        row = _row_of(self._everywhere, now)
+        row = _lock_row(self._everywhere, now)
         if row.began_at < now - PERIOD:
             row.count = 0
             row.began_at = now
@@ -139,7 +139,7 @@ class Attempt:
         turn = now
         until = None
         if row.count > OF_ALL:
-            around = _row_of(self._around, now)
+            around = _lock_row(self._around, now)
             turn = max(now, row.next_at or now)
             if around.next_at is not None and around.next_at > now:
                 until = around.next_at
@@ -152,36 +152,38 @@ class Attempt:
         row.save(update_fields=["count", "began_at", "next_at"])
         return turn, until
 
-    def failed(self, now: datetime | None = None, *, step: str = "") -> datetime | None:
+    def record_failure(self, now: datetime | None = None, *, step: str = "") -> datetime | None:
         """The password was wrong, or the code of the second ``step``. Until when this account is
         locked here, if it is so now."""
-        now = now or database_now()
+        now = now or read_database_now()
         with transaction.atomic():
-            _counted(self._here, OF_PLACE, now)
+            _count_attempt(self._here, OF_PLACE, now)
             keys = [key for key, _ in self._counts] + ([] if self.known else [self._here])
-            until = next(filter(None, (_locked(key, now) for key in keys)), None)
+            until = next(filter(None, (_find_lock_end(key, now) for key in keys)), None)
             self._note("login.failed", **({"step": step} if step else {}))
             if until:
                 self._note("login.locked", until=until.isoformat(timespec="seconds"))
         return until
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """The password was right: wrong ones before it at this place are forgotten; those elsewhere
         and at other accounts are not, and this one does not count.
         """
-        now = database_now()
+        now = read_database_now()
         LoginAttempts.objects.filter(key=self._own).delete()
         wider = [self._around, self._everywhere] if not self.known else []
         LoginAttempts.objects.filter(key__in=wider, count__gt=0).update(count=F("count") - 1)
         with transaction.atomic():
-            _row_of(self._around, now)
+            _lock_row(self._around, now)
             LoginAttempts.objects.filter(key=self._around).update(
                 known_until=now + timedelta(seconds=MARK_AGE)
             )
 
     def _note(self, kind: str, **facts: str) -> None:
-        who = shown(self.account)
-        audit.record(kind=kind, actor="nobody", subject=f"login:{who}", place=self.place, **facts)
+        who = describe_account(self.account)
+        audit.record_entry(
+            kind=kind, actor="nobody", subject=f"login:{who}", place=self.place, **facts
+        )
         log.warning(kind, account=who, place=self.place, **facts)
 
 
@@ -199,29 +201,29 @@ def _sleep_until(turn: datetime, now: datetime) -> datetime | None:
     return None
 
 
-def mark_for(account: str) -> str:
+def make_known_mark(account: str) -> str:
     """The value of the cookie MARK for a browser in which this person has just logged in."""
-    return signing.dumps([digest(account), secrets.token_hex(8)], salt=_SALT)
+    return signing.dumps([hash_parts(account), secrets.token_hex(8)], salt=_SALT)
 
 
-def shown(account: str) -> str:
+def describe_account(account: str) -> str:
     """The name of an account that there is; of any other only its beginning, since it may be a
     password."""
     if User.objects.filter(username=account).exists():
-        return printable(account, 150)
-    return f"{printable(account[:2])}… ({len(account)} characters, no account)"
+        return show_invisible_characters(account, 150)
+    return f"{show_invisible_characters(account[:2])}… ({len(account)} characters, no account)"
 
 
-def _locked(key: str, now: datetime) -> datetime | None:
+def _find_lock_end(key: str, now: datetime) -> datetime | None:
     row = LoginAttempts.objects.filter(key=key, locked_until__gt=now).first()
     return row.locked_until if row else None
 
 
 @transaction.atomic
-def _counted(key: str, most: int, now: datetime) -> datetime | None:
+def _count_attempt(key: str, most: int, now: datetime) -> datetime | None:
     """One more. Returns until when the key is locked, if it was so before; the lock that this one
     brings is for the next."""
-    row = _row_of(key, now)
+    row = _lock_row(key, now)
     if row.locked_until is not None and row.locked_until > now:
         return row.locked_until
     if row.locked_until is not None or row.began_at < now - PERIOD:
@@ -234,7 +236,7 @@ def _counted(key: str, most: int, now: datetime) -> datetime | None:
     return None
 
 
-def _row_of(key: str, now: datetime) -> LoginAttempts:
+def _lock_row(key: str, now: datetime) -> LoginAttempts:
     """The key's row, locked; made if there is none, and again if a log-in beside this one deletes
     it in between."""
     while True:

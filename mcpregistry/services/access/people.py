@@ -19,8 +19,8 @@ from django.db.models.signals import m2m_changed, post_delete, post_save, pre_sa
 from django.http import HttpRequest
 from simple_history.models import HistoricalRecords
 
-from mcpregistry.domain.addresses import place
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.addresses import mask_client_address
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Server
 from mcpregistry.services.access import tokens
 from mcpregistry.services.records import audit
@@ -34,17 +34,17 @@ _REMOVED = {"post_remove", "pre_clear"}
 def listen() -> None:
     """Begin to note; called once, when the app is ready."""
     pre_save.connect(_remember, sender=User)
-    post_save.connect(_user_saved, sender=User)
-    post_delete.connect(_deleted, sender=User)
-    post_delete.connect(_deleted, sender=Group)
-    post_save.connect(_group_saved, sender=Group)
+    post_save.connect(_note_saved_user, sender=User)
+    post_delete.connect(_note_deletion, sender=User)
+    post_delete.connect(_note_deletion, sender=Group)
+    post_save.connect(_note_saved_group, sender=Group)
     for through in (User.groups.through, User.user_permissions.through, Group.permissions.through):
-        m2m_changed.connect(_members_changed, sender=through)
-    user_logged_in.connect(_logged_in)
-    user_logged_out.connect(_logged_out)
+        m2m_changed.connect(_note_changed_members, sender=through)
+    user_logged_in.connect(_note_login)
+    user_logged_out.connect(_note_logout)
 
 
-def by() -> str:
+def name_current_author() -> str:
     """Whoever sent the request that is being answered, as the audit log names people."""
     request = getattr(HistoricalRecords.context, "request", None)
     user = getattr(request, "user", None)
@@ -53,11 +53,13 @@ def by() -> str:
 
 def _note(kind: str, about: Model, **facts: Any) -> None:
     if User.objects.exists():  # the roles of a new site are no change: nobody is there yet
-        audit.record(kind=kind, actor=by(), subject=_subject(about), **facts)
+        audit.record_entry(
+            kind=kind, actor=name_current_author(), subject=_make_subject(about), **facts
+        )
 
 
-def _subject(about: Model) -> str:
-    return f"{about._meta.model_name}:{printable(str(about), 150)}"
+def _make_subject(about: Model) -> str:
+    return f"{about._meta.model_name}:{show_invisible_characters(str(about), 150)}"
 
 
 def _remember(sender: type[User], instance: User, raw: bool, update_fields: Any, **_: Any) -> None:
@@ -69,17 +71,17 @@ def _remember(sender: type[User], instance: User, raw: bool, update_fields: Any,
     setattr(instance, _BEFORE, User.objects.filter(pk=instance.pk).first() if instance.pk else None)
 
 
-def _user_saved(
+def _note_saved_user(
     sender: type[User], instance: User, created: bool, update_fields: Any, **_: Any
 ) -> None:
     before = instance.__dict__.pop(_BEFORE, None)
     if before is instance:
         return
     if created or before is None:
-        _note("user.created", instance, **{name: _fact(instance, name) for name in _FACTS})
+        _note("user.created", instance, **{name: _read_fact(instance, name) for name in _FACTS})
         return
     written = [name for name in _FACTS if update_fields is None or name in update_fields]
-    changed = {name: [_fact(before, name), _fact(instance, name)] for name in written}
+    changed = {name: [_read_fact(before, name), _read_fact(instance, name)] for name in written}
     changed = {name: pair for name, pair in changed.items() if pair[0] != pair[1]}
     if changed:
         _note("user.changed", instance, **changed)
@@ -90,7 +92,7 @@ def _user_saved(
         only = {"only": "the same password, hashed again"} if hashed_anew else {}
         _note("user.password_changed", instance, **only)
         if not hashed_anew:  # Django ends the sessions, too
-            tokens.revoke_tokens_of(user=instance, actor=by())
+            tokens.revoke_tokens_of(user=instance, actor=name_current_author())
 
 
 def _rename_authors(old: str, new: str) -> None:
@@ -113,21 +115,23 @@ def _is_hashed_anew(user: User, update_fields: Any) -> bool:
     return alone and getattr(user, "_password", None) is None and user.has_usable_password()
 
 
-def _fact(user: User, name: str) -> str | bool:
+def _read_fact(user: User, name: str) -> str | bool:
     value = getattr(user, name)
-    return value if isinstance(value, bool) else printable(str(value), 200)
+    return value if isinstance(value, bool) else show_invisible_characters(str(value), 200)
 
 
-def _group_saved(sender: type[Group], instance: Group, created: bool, raw: bool, **_: Any) -> None:
+def _note_saved_group(
+    sender: type[Group], instance: Group, created: bool, raw: bool, **_: Any
+) -> None:
     if not raw:
         _note("group.created" if created else "group.saved", instance)
 
 
-def _deleted(sender: type[Model], instance: Model, **_: Any) -> None:
+def _note_deletion(sender: type[Model], instance: Model, **_: Any) -> None:
     _note(f"{instance._meta.model_name}.deleted", instance)
 
 
-def _members_changed(
+def _note_changed_members(
     sender: type[Model],
     *,
     instance: Model,
@@ -141,7 +145,7 @@ def _members_changed(
     changed."""
     if action not in _ADDED | _REMOVED or pk_set == set():
         return
-    others = _others(sender, instance, model, pk_set, reverse=reverse)
+    others = _list_changed_records(sender, instance, model, pk_set, reverse=reverse)
     verb = "given" if action in _ADDED else "taken"
     pairs = [(other, [instance]) for other in others] if reverse else [(instance, others)]
     for holder, what in pairs:
@@ -150,48 +154,53 @@ def _members_changed(
             _note(
                 f"{holder._meta.model_name}.{kind}_{verb}",
                 holder,
-                **{kind: sorted(_named(each) for each in what)},
+                **{kind: sorted(_name_record(each) for each in what)},
             )
 
 
-def _others(sender: Any, instance: Model, model: Any, pk_set: Any, *, reverse: bool) -> list[Any]:
+def _list_changed_records(
+    sender: Any, instance: Model, model: Any, pk_set: Any, *, reverse: bool
+) -> list[Any]:
     there = model._default_manager.all()
     if model is Permission:
         # half of its name: a new site's roles have hundreds
         there = there.select_related("content_type")
     if pk_set is not None:
         return list(there.filter(pk__in=pk_set))
-    mine = _column(sender, type(instance))
-    theirs = _column(sender, model)
+    mine = _name_column(sender, type(instance))
+    theirs = _name_column(sender, model)
     found = sender._default_manager.filter(**{mine: instance}).values_list(theirs, flat=True)
     return list(there.filter(pk__in=list(found)))
 
 
-def _column(through: Any, of: type[Model]) -> str:
+def _name_column(through: Any, of: type[Model]) -> str:
     return next(field.name for field in through._meta.fields if field.related_model is of)
 
 
-def _named(what: Model) -> str:
+def _name_record(what: Model) -> str:
     if isinstance(what, Permission):
         return f"{what.content_type.app_label}.{what.codename}"
-    return printable(str(what), 150)
+    return show_invisible_characters(str(what), 150)
 
 
-def _logged_in(sender: Any, request: HttpRequest | None, user: User, **_: Any) -> None:
-    _visited("login.succeeded", request, user)
+def _note_login(sender: Any, request: HttpRequest | None, user: User, **_: Any) -> None:
+    _note_visit("login.succeeded", request, user)
 
 
-def _logged_out(sender: Any, request: HttpRequest | None, user: User | None, **_: Any) -> None:
+def _note_logout(sender: Any, request: HttpRequest | None, user: User | None, **_: Any) -> None:
     if user is not None:
-        _visited("login.ended", request, user)
+        _note_visit("login.ended", request, user)
 
 
-def _visited(kind: str, request: HttpRequest | None, user: User) -> None:
+def _note_visit(kind: str, request: HttpRequest | None, user: User) -> None:
     # a session that no request has made: a script's, a test's
     if request is None or request.method is None:
         return
     who = f"user:{user.get_username()}"
-    where = place(request.META.get("REMOTE_ADDR", ""))
-    audit.record(
-        kind=kind, actor=who, subject=f"login:{printable(user.get_username(), 150)}", place=where
+    where = mask_client_address(request.META.get("REMOTE_ADDR", ""))
+    audit.record_entry(
+        kind=kind,
+        actor=who,
+        subject=f"login:{show_invisible_characters(user.get_username(), 150)}",
+        place=where,
     )

@@ -52,10 +52,10 @@ def install_roles() -> None:
         ADMIN: Permission.objects.filter(Q(id__in=ours) | Q(content_type__app_label="auth")),
     }
     for name, permissions in sets.items():
-        _role(name).permissions.set(permissions)
+        _get_or_create_role(name).permissions.set(permissions)
 
 
-def _role(name: str) -> Group:
+def _get_or_create_role(name: str) -> Group:
     """One of the four; made, where it is not there. It leaves no version: the release says what
     these may do, and a database on its way to this release has no table of versions yet."""
     found = Group.objects.filter(name=name).first()
@@ -66,7 +66,7 @@ def _role(name: str) -> Group:
     return group
 
 
-def approvers(group: Group | None) -> QuerySet[User]:
+def find_approvers(group: Group | None) -> QuerySet[User]:
     """Everybody who could decide: active, with the permission, and in the group if one is named."""
     app, codename = DECIDE.split(".")
     own = Q(user_permissions__codename=codename, user_permissions__content_type__app_label=app)
@@ -79,13 +79,13 @@ def approvers(group: Group | None) -> QuerySet[User]:
     return people.distinct()
 
 
-def role_of(user: User) -> str:
+def find_highest_role(user: User) -> str:
     """The highest of the four roles that a person has; empty: none."""
     names = {group.name for group in user.groups.all()}
     return next((role for role in reversed(ROLES) if role in names), "")
 
 
-def give(*, user: User, role: str) -> None:
+def assign_role(*, user: User, role: str) -> None:
     """The person has this role and no other of the four; empty takes it. Groups of yours stay."""
     others = list(user.groups.exclude(name__in=ROLES))
     user.groups.set([*others, *Group.objects.filter(name=role)])

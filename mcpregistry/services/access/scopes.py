@@ -18,7 +18,7 @@ from django.conf import settings
 from django.db import transaction
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.servers.launch import credentials_named, variables_named
+from mcpregistry.domain.servers.launch import list_credential_names, list_variable_names
 from mcpregistry.models import Configuration, Credential
 from mcpregistry.services.records import audit
 
@@ -33,22 +33,22 @@ def check_scope(texts: Iterable[str], place: str) -> None:
     that could go anywhere.
     """
     texts = list(texts)
-    names = credentials_named(texts)
+    names = list_credential_names(texts)
     for row in Credential.objects.filter(name__in=names) if names else ():
         if place not in row.scope:
-            raise _out_of_scope(f"credential '{row.name}'", place, "on the credential's page")
-    passed = variables_named(texts) & set(settings.PASS_ENV)
+            raise _make_scope_error(f"credential '{row.name}'", place, "on the credential's page")
+    passed = list_variable_names(texts) & set(settings.PASS_ENV)
     if not passed or _vouched.get():
         return
     scope = Configuration.load().variable_scope
     for name in sorted(passed):
         if place not in scope.get(name, ()):
-            raise _out_of_scope(
+            raise _make_scope_error(
                 f"variable {name}", place, "under Configuration, Scope of variables"
             )
 
 
-def _out_of_scope(secret: str, place: str, where: str) -> ConfigInvalid:
+def _make_scope_error(secret: str, place: str, where: str) -> ConfigInvalid:
     kind, _, slug = place.partition(":")
     return ConfigInvalid(
         f"The scope of the {secret} does not include the {kind} '{slug}'.",
@@ -57,7 +57,7 @@ def _out_of_scope(secret: str, place: str, where: str) -> ConfigInvalid:
 
 
 @contextmanager
-def vouched() -> Iterator[None]:
+def allow_file_variables() -> Iterator[None]:
     """Variables that a file names are not looked up in scopes while it is imported: whoever starts
     a process with it has put them into that process' own environment. ``grant_variables`` then
     writes down which go where.
@@ -73,35 +73,35 @@ def vouched() -> Iterator[None]:
 def grant_variables(texts: Iterable[str], place: str, actor: str) -> None:
     """Let the variables that these texts name go to ``place``; for a file that somebody has vouched
     for."""
-    names = variables_named(texts)
+    names = list_variable_names(texts)
     if not names:
         return
-    row = Configuration.locked()
+    row = Configuration.load_for_update()
     missing = [name for name in sorted(names) if place not in row.variable_scope.get(name, ())]
     if not missing:
         return
     added = {name: sorted({*row.variable_scope.get(name, ()), place}) for name in missing}
     row.variable_scope = {**row.variable_scope, **added}
     row.save(update_fields=["variable_scope"])
-    audit.record(kind="variables.scoped", actor=actor, subject=place, variables=missing)
+    audit.record_entry(kind="variables.scoped", actor=actor, subject=place, variables=missing)
 
 
 @transaction.atomic
-def moved(old: str, new: str = "") -> None:
+def rename_in_scopes(old: str, new: str = "") -> None:
     """A server or provider has got another name, or is gone (``new`` empty): what was let go to it
     goes along, or ends."""
     for row in Credential.objects.select_for_update().order_by("pk"):
         if old in row.scope:
-            row.scope = _replaced(row.scope, old, new)
+            row.scope = _replace_place(row.scope, old, new)
             row.save(update_fields=["scope"])
-    configuration = Configuration.locked()
+    configuration = Configuration.load_for_update()
     scope: dict[str, Any] = configuration.variable_scope
     if any(old in places for places in scope.values()):
         configuration.variable_scope = {
-            name: _replaced(places, old, new) for name, places in scope.items()
+            name: _replace_place(places, old, new) for name, places in scope.items()
         }
         configuration.save(update_fields=["variable_scope"])
 
 
-def _replaced(places: Collection[str], old: str, new: str) -> list[str]:
+def _replace_place(places: Collection[str], old: str, new: str) -> list[str]:
     return sorted({*places} - {old} | ({new} if new and old in places else set()))

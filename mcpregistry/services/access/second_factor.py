@@ -18,10 +18,10 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import F, QuerySet, Subquery
 
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.domain.errors import Conflict
-from mcpregistry.domain.text.canonical import digest
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.canonical import hash_parts
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Configuration, RecoveryCode, SecondFactor
 from mcpregistry.models.sealing import one_time_codes
 from mcpregistry.services.access.roles import ADMIN
@@ -37,22 +37,22 @@ _ISSUER = "Slipsnisse"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FactorStanding:
     """What a person's second factor means for their session: its ``uid`` if there is one, whether
     it is needed."""
 
     uid: str
     required: bool
 
-    def passed_by(self, seen: object) -> bool:
+    def is_passed_by(self, seen: object) -> bool:
         """Whether a session that has shown the factor ``seen`` is the person's: with another one it
         began elsewhere."""
         return seen == self.uid if self.uid else not self.required
 
 
-def people() -> QuerySet[User]:
-    """Accounts with what ``standing_of`` reads of them, so that it asks no more of a session that
-    is read anyway."""
+def select_accounts() -> QuerySet[User]:
+    """Accounts with what ``build_standing`` reads of them, so that it asks no more of a session
+    that is read anyway."""
     needing = Subquery(Configuration.objects.filter(id=1).values("second_factor_roles")[:1])
     factor = {
         "factor_uid": F("second_factor__uid"),
@@ -61,21 +61,23 @@ def people() -> QuerySet[User]:
     return User.objects.annotate(**factor, needing=needing)
 
 
-def standing_of(person: Any) -> Standing:
-    """Of one of ``people``. Their roles are asked for only where some need a factor. The superuser
-    counts as an admin."""
+def build_standing(person: Any) -> FactorStanding:
+    """Of one of ``select_accounts``. Their roles are asked for only where some need a factor. The
+    superuser counts as an admin."""
     needing = set(person.needing or ())
     mine = {ADMIN} if person.is_superuser else set()
     mine |= set(person.groups.values_list("name", flat=True)) if needing else set()
-    return Standing(str(person.factor_uid) if person.factor_since else "", bool(needing & mine))
+    return FactorStanding(
+        str(person.factor_uid) if person.factor_since else "", bool(needing & mine)
+    )
 
 
-def standing(user_id: int) -> Standing:
+def load_factor_standing(user_id: int) -> FactorStanding:
     """Of an account now."""
-    return standing_of(people().get(pk=user_id))
+    return build_standing(select_accounts().get(pk=user_id))
 
 
-def begin(user: User) -> SecondFactor:
+def begin_setup(user: User) -> SecondFactor:
     """The factor that this person sets up; the same one as before until a code has confirmed it.
     Raises Conflict."""
     factor = SecondFactor.objects.filter(user=user).first()
@@ -92,27 +94,27 @@ def begin(user: User) -> SecondFactor:
     return factor
 
 
-def address(factor: SecondFactor) -> str:
+def build_otpauth_url(factor: SecondFactor) -> str:
     """The ``otpauth:`` address that an authenticator reads from the QR code."""
     return one_time_codes(factor.secret).get_provisioning_uri(
-        printable(factor.user.get_username(), 60).replace(":", "_"), _ISSUER
+        show_invisible_characters(factor.user.get_username(), 60).replace(":", "_"), _ISSUER
     )
 
 
 @transaction.atomic
-def confirm(user: User, code: str) -> list[str] | None:
+def confirm_factor(user: User, code: str) -> list[str] | None:
     """Switch the factor on that the person has set up, if the code is right. Returns the recovery
     codes, shown once."""
     factor = SecondFactor.objects.select_for_update().filter(user=user, confirmed_at=None).first()
     if factor is None or not _is_new_code(factor, code):
         return None
-    SecondFactor.objects.filter(pk=factor.pk).update(confirmed_at=database_now())
+    SecondFactor.objects.filter(pk=factor.pk).update(confirmed_at=read_database_now())
     _note("enabled", user, user)
-    return _new_codes(factor)
+    return _make_codes(factor)
 
 
 @transaction.atomic
-def accepts(user: User, code: str) -> bool:
+def accept_code(user: User, code: str) -> bool:
     """Whether this code is the person's second factor now. It is used up thereby, and works in no
     other process."""
     factor = (
@@ -124,7 +126,7 @@ def accepts(user: User, code: str) -> bool:
         return False
     if _is_new_code(factor, code):
         return True
-    used, _ = RecoveryCode.objects.filter(factor=factor, hash=_hash(factor, code)).delete()
+    used, _ = RecoveryCode.objects.filter(factor=factor, hash=_hash_code(factor, code)).delete()
     if used:
         _note("recovery_code_used", user, user, left=factor.recovery_codes.count())
     return bool(used)
@@ -136,14 +138,14 @@ def renew_codes(user: User) -> list[str]:
     factor = SecondFactor.objects.select_for_update().get(user=user, confirmed_at__isnull=False)
     factor.recovery_codes.all().delete()
     _note("codes_renewed", user, user)
-    return _new_codes(factor)
+    return _make_codes(factor)
 
 
 @transaction.atomic
-def remove(user: User) -> None:
+def remove_factor(user: User) -> None:
     """Switch one's own factor off. The caller has asked for a code. Raises Conflict where the
     person's role needs it."""
-    if standing(user.pk).required:
+    if load_factor_standing(user.pk).required:
         raise Conflict(
             "You cannot disable your second factor: your role requires one.",
             remedy="To move to another device, ask an administrator to reset your second factor.",
@@ -153,7 +155,7 @@ def remove(user: User) -> None:
 
 
 @transaction.atomic
-def reset(user: User, *, by: User | None) -> bool:
+def reset_factor(user: User, *, by: User | None) -> bool:
     """Take the factor from somebody who has lost it; ``by`` nobody: whoever controls the machine.
     False: there was none.
 
@@ -174,7 +176,7 @@ def reset(user: User, *, by: User | None) -> bool:
 def _is_new_code(factor: SecondFactor, code: str) -> bool:
     """Right by the authenticator, within a step, and newer than the last one used. It is used up by
     compare-and-set."""
-    step = int(database_now().timestamp()) // STEP
+    step = int(read_database_now().timestamp()) // STEP
     typed = "".join(code.split()).encode()
     codes = one_time_codes(factor.secret)
     for candidate in range(step - DRIFT, step + DRIFT + 1):
@@ -184,25 +186,25 @@ def _is_new_code(factor: SecondFactor, code: str) -> bool:
     return False
 
 
-def _new_codes(factor: SecondFactor) -> list[str]:
+def _make_codes(factor: SecondFactor) -> list[str]:
     codes = [
         base64.b32encode(secrets.token_bytes(_CODE_BYTES)).decode().lower() for _ in range(_CODES)
     ]
     RecoveryCode.objects.bulk_create(
-        RecoveryCode(factor=factor, hash=_hash(factor, code)) for code in codes
+        RecoveryCode(factor=factor, hash=_hash_code(factor, code)) for code in codes
     )
     return ["-".join(code[start : start + 4] for start in range(0, len(code), 4)) for code in codes]
 
 
-def _hash(factor: SecondFactor, code: str) -> str:
-    return digest(str(factor.uid), "".join(code.lower().replace("-", "").split()))
+def _hash_code(factor: SecondFactor, code: str) -> str:
+    return hash_parts(str(factor.uid), "".join(code.lower().replace("-", "").split()))
 
 
 def _note(what: str, user: User, by: User | None, **facts: int) -> None:
     who = f"user:{by.get_username()}" if by else "system"
-    audit.record(
+    audit.record_entry(
         kind=f"second_factor.{what}",
         actor=who,
-        subject=f"user:{printable(user.get_username(), 150)}",
+        subject=f"user:{show_invisible_characters(user.get_username(), 150)}",
         **facts,
     )

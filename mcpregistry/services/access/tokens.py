@@ -13,7 +13,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.text.canonical import clean_text
 from mcpregistry.models import Agent, AuditEntry, Token
 from mcpregistry.services.configuration.saving import save_checked
 from mcpregistry.services.records import audit
@@ -23,7 +23,7 @@ DEFAULT_LIFE = timedelta(days=90)
 _AT_ONCE = 500  # tokens in one statement
 
 
-def token_hash(raw: str) -> str:
+def hash_token(raw: str) -> str:
     """SHA-256 of a token's text, in hex; only this is stored."""
     return hashlib.sha256(raw.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -49,14 +49,14 @@ def issue_token(
         user=user,
         name=name,
         prefix=raw[:12],
-        hash=token_hash(raw),
+        hash=hash_token(raw),
         expires_at=expires_at,
     )
     save_checked(token)
-    audit.record(
+    audit.record_entry(
         kind="token.issued",
         actor=actor,
-        subject=_holder(token),
+        subject=_describe_holder(token),
         prefix=token.prefix,
         expires=expires_at.isoformat(),
     )
@@ -68,7 +68,9 @@ def revoke_token(*, token: Token, actor: str) -> None:
     """Revoke a token; it stops working in every process within a second. One that is revoked stays
     as it is."""
     if Token.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=timezone.now()):
-        audit.record(kind="token.revoked", actor=actor, subject=_holder(token), prefix=token.prefix)
+        audit.record_entry(
+            kind="token.revoked", actor=actor, subject=_describe_holder(token), prefix=token.prefix
+        )
 
 
 def revoke_tokens_of(*, user: User, actor: str) -> None:
@@ -79,7 +81,7 @@ def revoke_tokens_of(*, user: User, actor: str) -> None:
 
 def find_token(raw: str) -> Token | None:
     """The live token with this text, from the database (REST). MCP looks it up in the snapshot."""
-    live = Token.objects.filter(hash=token_hash(raw), revoked_at__isnull=True)
+    live = Token.objects.filter(hash=hash_token(raw), revoked_at__isnull=True)
     live = live.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=timezone.now()))
     token = live.select_related("agent", "user").first()
     owner_active = token and (
@@ -121,10 +123,10 @@ def rotate_token(
     )
     ends = min(locked.expires_at or now + overlap, now + overlap)
     Token.objects.filter(pk=locked.pk).update(expires_at=ends)
-    audit.record(
+    audit.record_entry(
         kind="token.rotated",
         actor=actor,
-        subject=_holder(locked),
+        subject=_describe_holder(locked),
         prefix=locked.prefix,
         by=new.prefix,
         ends=ends.isoformat(),
@@ -135,9 +137,11 @@ def rotate_token(
 def _has_successor(token: Token) -> bool:
     """Whether it was rotated, as the audit log says: its end is then that of the overlap, not of
     its life."""
-    said = AuditEntry.objects.filter(kind="token.rotated", subject=plain(_holder(token), 200))
+    said = AuditEntry.objects.filter(
+        kind="token.rotated", subject=clean_text(_describe_holder(token), 200)
+    )
     return said.filter(body__contains=f'"prefix":"{token.prefix}"').exists()
 
 
-def _holder(token: Token) -> str:
+def _describe_holder(token: Token) -> str:
     return f"agent:{token.agent}" if token.agent else f"user:{token.user}"

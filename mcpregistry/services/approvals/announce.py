@@ -11,7 +11,7 @@ from datetime import datetime
 
 from django.dispatch import Signal
 
-from mcpregistry.domain.notifications.events import Event
+from mcpregistry.domain.notifications.events import NotificationEvent
 from mcpregistry.models import ApprovalRequest
 
 # Sent with ``event`` (an Event), ``request`` (with its call) and ``now``, in the order of
@@ -19,9 +19,9 @@ from mcpregistry.models import ApprovalRequest
 announced = Signal()
 
 
-def announce(event: Event, request: ApprovalRequest, now: datetime) -> None:
+def announce(event: NotificationEvent, request: ApprovalRequest, now: datetime) -> None:
     """Called within the transaction that held or moved the call. What was decided is read anew for
     the listeners."""
-    if event is not Event.ASKED:  # it was made a moment ago, and nothing is decided
+    if event is not NotificationEvent.ASKED:  # it was made a moment ago, and nothing is decided
         request.refresh_from_db(fields=["decided_at", "decided_reason"])
     announced.send(sender=ApprovalRequest, event=event, request=request, now=now)

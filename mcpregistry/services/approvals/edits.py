@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import Any
 
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied, SlipsnisseError
+from mcpregistry.domain.host_definitions import check_call, repair_definition
 from mcpregistry.domain.policy.access import may_call
-from mcpregistry.domain.policy.decision import Outcome, Question, Terms, decide
-from mcpregistry.domain.shown_definitions import check_call, repair_definition
-from mcpregistry.domain.text.canonical import canonical
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.policy.decision import PolicyQuestion, RuleOutcome, Terms, decide
+from mcpregistry.domain.text.canonical import encode_canonical_json
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import ApprovalRequest, Definition, Tool
 from mcpregistry.services.approvals.requests import name_approvers
 from mcpregistry.services.configuration.snapshot import load_snapshot
@@ -25,7 +25,7 @@ def find_misfit(request_id: str, arguments: Mapping[str, Any]) -> SlipsnisseErro
     stays right.
     """
     request = ApprovalRequest.objects.filter(pk=request_id).select_related("call").first()
-    pinned = _pinned(request) if request is not None else None
+    pinned = _find_pinned_definition(request) if request is not None else None
     if pinned is None:
         return None
     try:
@@ -33,23 +33,23 @@ def find_misfit(request_id: str, arguments: Mapping[str, Any]) -> SlipsnisseErro
         check_call(
             kind,
             repair_definition(kind, pinned.data).definition,
-            json.loads(canonical_arguments(arguments)),
+            json.loads(canonicalize_arguments(arguments)),
         )
     except SlipsnisseError as error:
         return error
     return None
 
 
-def _pinned(request: ApprovalRequest) -> Definition | None:
+def _find_pinned_definition(request: ApprovalRequest) -> Definition | None:
     tools = Tool.offers.of_record(request.call.server_slug, request.call.tool_name)
     found = Definition.objects.filter(hash=request.call.definition_hash, tool__in=tools)
     return found.select_related("tool").first()
 
 
-def canonical_arguments(arguments: Mapping[str, Any]) -> str:
+def canonicalize_arguments(arguments: Mapping[str, Any]) -> str:
     """The text in which they are stored. Raises ArgumentsInvalid."""
     try:
-        return canonical(arguments)
+        return encode_canonical_json(arguments)
     except ValueError as error:
         raise ArgumentsInvalid(
             "The arguments contain a number that JSON cannot represent, or are nested too deeply.",
@@ -69,15 +69,15 @@ def check(
     ``misfit``: what ``find_misfit`` has found.
     """
     call = request.call
-    pinned = _pinned(request)
+    pinned = _find_pinned_definition(request)
     if pinned is None:
         raise Conflict("The tool does not exist any more.", remedy="Reject the call.")
     if misfit is not None:
         raise misfit
     snapshot = load_snapshot()
-    tool = snapshot.offer(pinned.tool_id)
+    tool = snapshot.find_offer(pinned.tool_id)
     agent = snapshot.agents.get(call.agent_slug)
-    endpoint = snapshot.endpoint_of_record(call.endpoint_slug)
+    endpoint = snapshot.find_recorded_endpoint(call.endpoint_slug)
     server = snapshot.servers.get(tool.server_id) if tool else None
     if tool is None or server is None or agent is None or endpoint is None:
         raise Conflict("The tool or the agent is disabled.", remedy="Reject the call.")
@@ -86,7 +86,7 @@ def check(
             f"The grants of the agent '{agent.slug}' do not allow this tool with these arguments.",
             remedy="Use only arguments that the grants allow.",
         )
-    question = Question(
+    question = PolicyQuestion(
         agent,
         endpoint,
         server,
@@ -98,7 +98,7 @@ def check(
         host=request.host,
     )
     decision = decide(snapshot.policy, question)
-    if decision.outcome is Outcome.DENY:
+    if decision.outcome is RuleOutcome.DENY:
         raise Denied(
             "A rule denies the call with these arguments.", remedy="Choose other arguments."
         )
@@ -119,7 +119,7 @@ def find_objection(request: ApprovalRequest, terms: Terms | None) -> str:
     if terms is None:
         return ""
     rule = (
-        f"the rule '{printable(terms.rule, 100)}'"
+        f"the rule '{show_invisible_characters(terms.rule, 100)}'"
         if terms.rule_id is not None
         else "the site's default"
     )

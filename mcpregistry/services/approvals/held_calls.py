@@ -5,9 +5,9 @@ A held call is an Invocation in the state pending or ready; its ApprovalRequest 
 said when it asked. Every move is one compare-and-set on the call's state, so of two at once one
 wins.
 
-Whoever waits has a seat (``seats.py``). The identical call of the same agent joins the request that
-is open, or that has ended and was told to nobody yet: whoever was answered "pending" comes back and
-gets the end, once.
+Whoever waits has a seat (``waiters.py``). The identical call of the same agent joins the request
+that is open, or that has ended and was told to nobody yet: whoever was answered "pending" comes
+back and gets the end, once.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from django.db.models import Q
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from mcpregistry.domain.errors import Busy, NotFound
-from mcpregistry.domain.lifecycle import TERMINAL, State, may_move
-from mcpregistry.domain.notifications.events import Event
+from mcpregistry.domain.errors import NotFound, QueueFullError
+from mcpregistry.domain.lifecycle import TERMINAL, InvocationState, is_move_allowed
+from mcpregistry.domain.notifications.events import NotificationEvent
 from mcpregistry.domain.policy.decision import Terms
 from mcpregistry.domain.policy.risk import Risk
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.text.canonical import clean_text
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import ApprovalRequest, Invocation, PolicyRule
-from mcpregistry.services.approvals import refusals, seats
+from mcpregistry.services.approvals import refusals, waiters
 from mcpregistry.services.approvals.announce import announce
-from mcpregistry.services.approvals.requests import asked_of
-from mcpregistry.services.records import audit, bound, ending
-from mcpregistry.services.records.call_rows import Held
+from mcpregistry.services.approvals.requests import describe_approvers
+from mcpregistry.services.records import audit, ending, signed_calls
+from mcpregistry.services.records.call_rows import HeldCallColumns
 
 SLACK = timedelta(seconds=60)  # after a deadline; then the reaper ends what nobody else has
 MOST_OPEN = 1_000  # held calls of one agent: more would bury the people who are asked
@@ -54,7 +54,7 @@ _KEPT = {ApprovalRequest.Waiting.AWAY, ApprovalRequest.Waiting.TASK}  # their ca
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class HeldCallTicket:
     """What a caller holds of a held call. ``joined``: the identical call was waiting already.
 
     ``caller``: whose seat goes with it, the id of the call that the caller made; empty for who only
@@ -63,7 +63,7 @@ class Ticket:
 
     id: str  # of the ApprovalRequest
     call_id: str
-    state: State
+    state: InvocationState
     joined: bool
     decide_by: datetime
     asked_of: str  # words for people: "2 people of the group operators"
@@ -82,7 +82,7 @@ MakeTask = Callable[[Invocation], str]
 
 def ask(
     *,
-    row: Held,
+    row: HeldCallColumns,
     terms: Terms,
     risk: Risk,
     waiting_as: str,
@@ -91,7 +91,7 @@ def ask(
     expert: str = "",
     host: str = "",
     task: MakeTask | None = None,
-) -> Ticket:
+) -> HeldCallTicket:
     """Hold a call: its record, the request with the rule's frozen terms, the audit entry, all in
     one.
 
@@ -105,7 +105,11 @@ def ask(
             return joined
         refusals.check(row=row, terms=terms, now=now)
         try:
-            words = {"said": plain(said), "expert": plain(expert, 100), "host": plain(host, 200)}
+            words = {
+                "said": clean_text(said),
+                "expert": clean_text(expert, 100),
+                "host": clean_text(host, 200),
+            }
             ticket = _hold(
                 row=row,
                 terms=terms,
@@ -119,37 +123,39 @@ def ask(
             continue
         failpoint("held")
         return ticket
-    raise Busy(
+    raise QueueFullError(
         "Another caller is requesting the identical call now.", remedy="Call again in a moment."
     )
 
 
 @transaction.atomic
-def join(*, row: Held, now: datetime) -> Ticket | None:
+def join(*, row: HeldCallColumns, now: datetime) -> HeldCallTicket | None:
     """One more caller, whose call ``row`` is, waits for the open request of its binding, if there
     is one."""
     request = _lock(join_key=row["binding"])
-    if request is None or _forgotten(request, now):
+    if request is None or _forget_if_due(request, now):
         return None
-    return _seated(request, row)
+    return _take_seat(request, row)
 
 
-def _seated(request: ApprovalRequest, row: Held) -> Ticket:
-    seats.take(request, caller=row["id"], process=row["writer"])
-    return ticket_of(request, joined=True, caller=row["id"])
+def _take_seat(request: ApprovalRequest, row: HeldCallColumns) -> HeldCallTicket:
+    waiters.take_seat(request, caller=row["id"], process=row["writer"])
+    return make_ticket(request, joined=True, caller=row["id"])
 
 
-def expected(*, binding: str, now: datetime) -> bool:
+def is_caller_expected(*, binding: str, now: datetime) -> bool:
     """Whether somebody has decided about this very call and its caller, who was told to come back,
     has not been yet."""
     request = ApprovalRequest.objects.select_related("call").filter(join_key=binding).first()
     return (
-        request is not None and request.call.state != State.PENDING and not _forgotten(request, now)
+        request is not None
+        and request.call.state != InvocationState.PENDING
+        and not _forget_if_due(request, now)
     )
 
 
 @transaction.atomic
-def rejoin(*, request_id: str, row: Held) -> Ticket | None:
+def rejoin(*, request_id: str, row: HeldCallColumns) -> HeldCallTicket | None:
     """The very request, whatever has become of it, if ``row`` (an Invocation's columns) is the call
     it is about."""
     request = _lock(
@@ -162,38 +168,40 @@ def rejoin(*, request_id: str, row: Held) -> Ticket | None:
         call__requester_id=row["requester_id"],
         call__conversation_id=row["conversation_id"],
     )
-    return None if request is None else _seated(request, row)
+    return None if request is None else _take_seat(request, row)
 
 
-def find(*, held_id: str, agent_slug: str) -> Ticket | None:
+def find(*, held_id: str, agent_slug: str) -> HeldCallTicket | None:
     """The agent's own request, by its id or by that of its call; None for anybody else's."""
     own = ApprovalRequest.objects.select_related("call", "group").filter(
         call__agent_slug=agent_slug
     )
     request = own.filter(pk=held_id).first() or own.filter(call_id=held_id).first()
-    return ticket_of(request) if request else None
+    return make_ticket(request) if request else None
 
 
 @transaction.atomic
 def _hold(
     *,
-    row: Held,
+    row: HeldCallColumns,
     terms: Terms,
     risk: Risk,
     waiting_as: str,
     now: datetime,
     words: Mapping[str, str],
     task: MakeTask | None,
-) -> Ticket:
+) -> HeldCallTicket:
     _refuse_flood(row["agent_slug"])
     _refuse_stale(terms)
     decide_by = now + timedelta(seconds=terms.decide_seconds)
-    call = Invocation.objects.create(**row, state=State.PENDING, lease_until=decide_by + SLACK)
+    call = Invocation.objects.create(
+        **row, state=InvocationState.PENDING, lease_until=decide_by + SLACK
+    )
     request = ApprovalRequest.objects.create(
         id=secrets.token_hex(16),
         call=call,
         rule_id=terms.rule_id,
-        rule_name=plain(terms.rule, 200),
+        rule_name=clean_text(terms.rule, 200),
         rule_fingerprint=terms.fingerprint,
         group_id=terms.group_id,
         quorum=terms.quorum,
@@ -208,43 +216,45 @@ def _hold(
         decide_by=decide_by,
         join_key=None if task else call.binding,
     )
-    audit.record(
+    audit.record_entry(
         kind="call.pending",
         actor=call.agent_slug,
         subject=f"call:{call.pk}",
         binding=call.binding,
         tool=f"{call.server_slug}::{call.tool_name}",
         requester=call.requester,
-        **bound.of_question(request),
+        **signed_calls.build_question_facts(request),
     )
-    announce(Event.ASKED, request, now)
+    announce(NotificationEvent.ASKED, request, now)
     if task:
-        return ticket_of(request, task_id=task(call))
-    seats.take(request, caller=call.pk, process=row["writer"])
-    return ticket_of(request, caller=call.pk)
+        return make_ticket(request, task_id=task(call))
+    waiters.take_seat(request, caller=call.pk, process=row["writer"])
+    return make_ticket(request, caller=call.pk)
 
 
 def _refuse_stale(terms: Terms) -> None:
     """A process hears of a change within a second; until then it may ask in the name of a rule that
     is gone."""
     if terms.rule_id is not None and not PolicyRule.objects.filter(pk=terms.rule_id).exists():
-        raise Busy(
+        raise QueueFullError(
             "The rule that applies to this call was just deleted.", remedy="Call again in a moment."
         )
 
 
 def _refuse_flood(agent_slug: str) -> None:
     if (
-        Invocation.objects.open().filter(agent_slug=agent_slug, state=State.PENDING).count()
+        Invocation.objects.open()
+        .filter(agent_slug=agent_slug, state=InvocationState.PENDING)
+        .count()
         >= MOST_OPEN
     ):
-        raise Busy(
+        raise QueueFullError(
             f"{MOST_OPEN} calls of this agent already wait for approval.",
             remedy="Wait until some are decided.",
         )
 
 
-def _forgotten(request: ApprovalRequest, now: datetime) -> bool:
+def _forget_if_due(request: ApprovalRequest, now: datetime) -> bool:
     """An end that nobody came for in time is not told any more; the next identical call asks
     anew."""
     ended = request.call.finished_at
@@ -265,7 +275,7 @@ def load(request_id: str) -> ApprovalRequest:
     return request
 
 
-def states(call_ids: Iterable[str]) -> dict[str, State]:
+def load_call_states(call_ids: Iterable[str]) -> dict[str, InvocationState]:
     """The states of these calls, for whoever waits for them; one indexed read for each few
     hundred."""
     ids = list(call_ids)
@@ -276,62 +286,64 @@ def states(call_ids: Iterable[str]) -> dict[str, State]:
             .order_by()
             .values_list("pk", "state")
         )
-        found.update({key: State(state) for key, state in rows})
+        found.update({key: InvocationState(state) for key, state in rows})
     return found
 
 
-def ticket_of(
+def make_ticket(
     request: ApprovalRequest, *, joined: bool = False, task_id: str = "", caller: str = ""
-) -> Ticket:
+) -> HeldCallTicket:
     """What a caller holds of this request."""
-    return Ticket(
+    return HeldCallTicket(
         id=request.pk,
         call_id=request.call_id,
-        state=State(request.call.state),
+        state=InvocationState(request.call.state),
         joined=joined,
         decide_by=request.decide_by,
-        asked_of=asked_of(request),
+        asked_of=describe_approvers(request),
         task_id=task_id,
         url=f"{settings.SITE_URL}/approvals/{request.pk}/",
         caller=caller,
     )
 
 
-def ready_ticket(*, call_id: str) -> Ticket | None:
+def load_ready_ticket(*, call_id: str) -> HeldCallTicket | None:
     """For whoever was woken to run it; None when it is not ready (any more)."""
     request = (
         ApprovalRequest.objects.select_related("call", "group").filter(call_id=call_id).first()
     )
-    return ticket_of(request) if request and request.call.state == State.READY else None
+    return make_ticket(request) if request and request.call.state == InvocationState.READY else None
 
 
-def ready_by_themselves(now: datetime) -> list[str]:
+def list_calls_for_workers(now: datetime) -> list[str]:
     """Approved calls that a worker has to run: tasks, and those that run though their caller has
     left.
 
     The message that was to wake a worker may be lost, and the process that held the call gone:
     after a moment whoever looks here takes them. Twice is no harm, for one claims.
     """
-    ready = ApprovalRequest.objects.left_to_workers(now - _HOLDER_IS_FASTER).order_by("decided_at")
+    ready = ApprovalRequest.objects.filter_left_to_workers(now - _HOLDER_IS_FASTER).order_by(
+        "decided_at"
+    )
     return list(ready.values_list("call_id", flat=True)[:_BATCH])
 
 
 # Waiting on
 
 
-def waits_as(*, request_id: str, waiting_as: str) -> None:
+def change_way_of_waiting(*, request_id: str, waiting_as: str) -> None:
     """The caller waits in another way now. One who was told to come back stays expected."""
     rows = ApprovalRequest.objects.filter(pk=request_id)
     rows.exclude(waiting_as__in=_KEPT).update(waiting_as=waiting_as)
 
 
 @transaction.atomic
-def away(*, request_id: str, caller: str) -> Ticket:
+def mark_caller_away(*, request_id: str, caller: str) -> HeldCallTicket:
     """A caller was told "pending": it waits no more, and its going ends nothing."""
-    request = locked(request_id)
+    request = lock_request(request_id)
     ApprovalRequest.objects.filter(pk=request_id).update(waiting_as=ApprovalRequest.Waiting.AWAY)
-    seats.give_back(request, caller=caller)
-    return ticket_of(request)
+    waiters.give_back(request, caller=caller)
+    return make_ticket(request)
 
 
 @transaction.atomic
@@ -341,20 +353,26 @@ def leave(*, request_id: str, caller: str, reason: str, now: datetime, keep: boo
     What has not run is cancelled then, unless a caller is expected back, the rule says to run
     anyway, or ``keep`` (it is we who are leaving).
     """
-    request = locked(request_id)
-    seats.give_back(request, caller=caller)
-    return not keep and _abandoned(request, reason, request.call.agent_slug, now)
+    request = lock_request(request_id)
+    waiters.give_back(request, caller=caller)
+    return not keep and _handle_abandoned_seat(request, reason, request.call.agent_slug, now)
 
 
-def _abandoned(request: ApprovalRequest, reason: str, actor: str, now: datetime) -> bool:
+def _handle_abandoned_seat(
+    request: ApprovalRequest, reason: str, actor: str, now: datetime
+) -> bool:
     """A seat was given up. True: it was the last, and nobody is expected back; what has not run
     ends then."""
-    if seats.anybody(request) or request.run_if_caller_left or request.waiting_as in _KEPT:
+    if (
+        waiters.has_waiting_caller(request)
+        or request.run_if_caller_left
+        or request.waiting_as in _KEPT
+    ):
         return False
-    if request.call.state in (State.PENDING, State.READY):
+    if request.call.state in (InvocationState.PENDING, InvocationState.READY):
         end(
             request,
-            State.CANCELLED,
+            InvocationState.CANCELLED,
             reason=f"{reason}. The call was not made.",
             actor=actor,
             now=now,
@@ -365,21 +383,23 @@ def _abandoned(request: ApprovalRequest, reason: str, actor: str, now: datetime)
 def leave_dead_seats(now: datetime) -> int:
     """Callers have left whose processes say nothing any more; the clock calls it. Returns how
     many."""
-    return sum(_leave_dead(request_id, caller, now) for caller, request_id in seats.dead(now))
+    return sum(
+        _leave_dead(request_id, caller, now) for caller, request_id in waiters.list_dead_seats(now)
+    )
 
 
 @transaction.atomic
 def _leave_dead(request_id: str, caller: str, now: datetime) -> bool:
     """If its process renews it in the same moment, that stands."""
-    request = locked(request_id)
-    if not seats.give_back(request, caller=caller, over=now):
+    request = lock_request(request_id)
+    if not waiters.give_back(request, caller=caller, over=now):
         return False
-    _abandoned(request, UNHEARD, "approvals", now)
+    _handle_abandoned_seat(request, UNHEARD, "approvals", now)
     return True
 
 
 @transaction.atomic
-def delivered(*, request_id: str, caller: str, now: datetime) -> None:
+def record_delivery(*, request_id: str, caller: str, now: datetime) -> None:
     """The end was told to its caller: the identical call is a new one from now on."""
     ended = ApprovalRequest.objects.filter(pk=request_id, call__state__in=[*TERMINAL])
     # In one statement: an end that counts as told, and yet could be joined, would be told twice.
@@ -387,57 +407,59 @@ def delivered(*, request_id: str, caller: str, now: datetime) -> None:
         delivered_at=Coalesce("delivered_at", now), join_key=None
     )
     if caller:
-        seats.forget(caller)
+        waiters.forget(caller)
 
 
 # Ending
 
 
 @transaction.atomic
-def cancel(*, request_id: str, reason: str, actor: str) -> State:
+def cancel(*, request_id: str, reason: str, actor: str) -> InvocationState:
     """End a held call before it runs. Returns the state that it has afterwards; ended calls keep
     theirs."""
-    request = locked(request_id)
-    if request.call.state in (State.PENDING, State.READY):
-        words = f"{plain(reason, 500)}. The call was not made."
-        end(request, State.CANCELLED, reason=words, actor=actor, now=timezone.now())
-    return State(request.call.state)
+    request = lock_request(request_id)
+    if request.call.state in (InvocationState.PENDING, InvocationState.READY):
+        words = f"{clean_text(reason, 500)}. The call was not made."
+        end(request, InvocationState.CANCELLED, reason=words, actor=actor, now=timezone.now())
+    return InvocationState(request.call.state)
 
 
 @transaction.atomic
-def void(*, request_id: str, reason: str, now: datetime) -> State:
+def void(*, request_id: str, reason: str, now: datetime) -> InvocationState:
     """End a request because what was approved is not what would run; ``reason`` says what has
     changed."""
-    request = locked(request_id)
-    if request.call.state in (State.PENDING, State.READY):
+    request = lock_request(request_id)
+    if request.call.state in (InvocationState.PENDING, InvocationState.READY):
         words = f"The approval is no longer valid: {reason}. The call was not made. Call again for a new approval."
-        end(request, State.VOID, reason=words, actor="approvals", now=now)
-    return State(request.call.state)
+        end(request, InvocationState.VOID, reason=words, actor="approvals", now=now)
+    return InvocationState(request.call.state)
 
 
 @transaction.atomic
-def expire(*, request_id: str, now: datetime) -> State:
+def expire(*, request_id: str, now: datetime) -> InvocationState:
     """End the request if its time to be decided, or to be run, is over. Returns the state that it
     has afterwards."""
-    request = locked(request_id)
-    if request.call.state == State.PENDING and request.decide_by <= now:
-        end(request, State.EXPIRED, reason=SILENCE, actor="approvals", now=now)
+    request = lock_request(request_id)
+    if request.call.state == InvocationState.PENDING and request.decide_by <= now:
+        end(request, InvocationState.EXPIRED, reason=SILENCE, actor="approvals", now=now)
     elif (
-        request.call.state == State.READY
+        request.call.state == InvocationState.READY
         and request.execute_by is not None
         and request.execute_by <= now
     ):
-        end(request, State.EXPIRED, reason=TOO_LATE, actor="approvals", now=now)
-    return State(request.call.state)
+        end(request, InvocationState.EXPIRED, reason=TOO_LATE, actor="approvals", now=now)
+    return InvocationState(request.call.state)
 
 
 def expire_due(now: datetime) -> int:
     """End held calls that nobody decided, or nobody ran, in time. Returns how many."""
     due = Invocation.objects.open().filter(
-        state__in=[State.PENDING, State.READY], lease_until__lte=now + SLACK, approval__isnull=False
+        state__in=[InvocationState.PENDING, InvocationState.READY],
+        lease_until__lte=now + SLACK,
+        approval__isnull=False,
     )
     ids = list(due.order_by("lease_until").values_list("approval__pk", flat=True)[:_BATCH])
-    return sum(expire(request_id=each, now=now) is State.EXPIRED for each in ids)
+    return sum(expire(request_id=each, now=now) is InvocationState.EXPIRED for each in ids)
 
 
 def forget_ends(now: datetime) -> int:
@@ -448,12 +470,14 @@ def forget_ends(now: datetime) -> int:
         .filter(call__state__in=[*TERMINAL])
         .select_related("call")
     )
-    return sum(_forgotten(request, now) for request in kept.order_by("call__finished_at")[:_BATCH])
+    return sum(
+        _forget_if_due(request, now) for request in kept.order_by("call__finished_at")[:_BATCH]
+    )
 
 
 def end(
     request: ApprovalRequest,
-    state: State,
+    state: InvocationState,
     *,
     reason: str,
     actor: str,
@@ -466,31 +490,31 @@ def end(
     Within the caller's transaction; ``request.call`` holds the new state afterwards.
     """
     call = request.call
-    assert may_move(State(call.state), state)
-    ended = ending.ended(
+    assert is_move_allowed(InvocationState(call.state), state)
+    ended = ending.build_end_columns(
         state,
         received_at=call.received_at,
         now=now,
         reason=reason,
         code=code or state.value.upper(),
     )
-    if not ending.write(call, ended, actor=actor):
+    if not ending.write_end(call, ended, actor=actor):
         call.refresh_from_db()
         return False
     call.state = state
     call.reason = ended["reason"]
     call.finished_at = now
     # the caller itself wants no more of it
-    gone = {"join_key": None} if state is State.CANCELLED else {}
+    gone = {"join_key": None} if state is InvocationState.CANCELLED else {}
     own = ApprovalRequest.objects.filter(pk=request.pk)
     own.update(
-        decided_at=request.decided_at or now, decided_reason=plain(decided or reason), **gone
+        decided_at=request.decided_at or now, decided_reason=clean_text(decided or reason), **gone
     )
-    announce(Event(state.value), request, now)
+    announce(NotificationEvent(state.value), request, now)
     return True
 
 
-def locked(request_id: str) -> ApprovalRequest:
+def lock_request(request_id: str) -> ApprovalRequest:
     """The request for the rest of the transaction. Raises NotFound."""
     if (request := _lock(pk=request_id)) is None:
         raise NotFound(_NO_REQUEST, remedy=_LIST_REQUESTS)

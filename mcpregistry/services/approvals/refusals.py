@@ -13,11 +13,11 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 
-from mcpregistry.domain.calls.binding import call_key
+from mcpregistry.domain.calls.binding import compute_call_key
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.policy.decision import DEFAULT_TERMS, Terms
 from mcpregistry.models import ApprovalRequest
-from mcpregistry.services.records.call_rows import Held
+from mcpregistry.services.records.call_rows import HeldCallColumns
 
 
 class RefusedBefore(SlipsnisseError):
@@ -34,7 +34,7 @@ class RefusedBefore(SlipsnisseError):
 def remember(request: ApprovalRequest) -> None:
     """Somebody has refused it; within that transaction."""
     call = request.call
-    key = call_key(
+    key = compute_call_key(
         agent=call.agent_slug,
         server=call.server_slug,
         tool=call.tool_name,
@@ -54,7 +54,7 @@ def forget(request: ApprovalRequest) -> bool:
     )
 
 
-def holds_until(request: ApprovalRequest, now: datetime) -> datetime | None:
+def find_refusal_end(request: ApprovalRequest, now: datetime) -> datetime | None:
     """Until when the identical call gets this refusal back, as the rule that asked says now. None:
     it does not."""
     if request.refused_key is None or request.decided_at is None:
@@ -64,12 +64,12 @@ def holds_until(request: ApprovalRequest, now: datetime) -> datetime | None:
     return until if until > now else None
 
 
-def check(*, row: Held, terms: Terms, now: datetime) -> None:
+def check(*, row: HeldCallColumns, terms: Terms, now: datetime) -> None:
     """Raise RefusedBefore when people have refused this very call and need not look at it again
     yet."""
     if not terms.refusal_seconds:
         return
-    key = call_key(
+    key = compute_call_key(
         agent=row["agent_slug"],
         server=row["server_slug"],
         tool=row["tool_name"],
@@ -80,10 +80,10 @@ def check(*, row: Held, terms: Terms, now: datetime) -> None:
         "call"
     )
     if (last := refused.order_by("-decided_at").first()) is not None:
-        raise _again(last, terms.refusal_seconds)
+        raise _make_repeat_refusal(last, terms.refusal_seconds)
 
 
-def _again(request: ApprovalRequest, seconds: int) -> RefusedBefore:
+def _make_repeat_refusal(request: ApprovalRequest, seconds: int) -> RefusedBefore:
     assert request.decided_at is not None  # it was found by it
     until = (
         (request.decided_at + timedelta(seconds=seconds))

@@ -11,21 +11,21 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
-from mcpregistry.domain.calls.binding import binding_of
-from mcpregistry.domain.calls.edits import told
-from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.calls.argument_edits import add_edit_note
+from mcpregistry.domain.calls.binding import compute_binding
+from mcpregistry.domain.text.canonical import hash_parts
 from mcpregistry.models import ApprovalRequest, Message
 from mcpregistry.models.conversation import MessageKind
 
 
-def asked_of(request: ApprovalRequest) -> str:
+def describe_approvers(request: ApprovalRequest) -> str:
     """ "an approver", "2 approvers", "a member of the group finance", "2 members of the group
     finance"."""
     return name_approvers(request.group.name if request.group else "", request.quorum)
 
 
 def name_approvers(group: str, number: int) -> str:
-    """As ``asked_of``, for a group (empty: all approvers) and a number of people."""
+    """As ``describe_approvers``, for a group (empty: all approvers) and a number of people."""
     if not group:
         return "an approver" if number == 1 else f"{number} approvers"
     return (
@@ -35,7 +35,7 @@ def name_approvers(group: str, number: int) -> str:
     )
 
 
-def asked_by(request: ApprovalRequest, user: User) -> bool:
+def is_requester(request: ApprovalRequest, user: User) -> bool:
     """Return whether this person asked for the call."""
     return request.call.requester_id is not None and bool(request.call.requester_id == user.pk)
 
@@ -70,38 +70,40 @@ def has_steered(request: ApprovalRequest, user: User) -> bool:
     return any(check(request, user) for check in _STEERED)
 
 
-def current_arguments(request: ApprovalRequest) -> str:
+def get_current_arguments(request: ApprovalRequest) -> str:
     """The canonical arguments that would run: the edited ones, else those asked for."""
     return request.edited or request.call.arguments
 
 
-def arguments_hash(request: ApprovalRequest) -> str:
+def hash_current_arguments(request: ApprovalRequest) -> str:
     """SHA-256 of the arguments that would run now; what a page shows and a vote names as
     ``seen``."""
-    return digest(current_arguments(request))
+    return hash_parts(get_current_arguments(request))
 
 
-def result_told(request: ApprovalRequest, result: Mapping[str, Any]) -> dict[str, Any]:
+def build_agent_result(request: ApprovalRequest, result: Mapping[str, Any]) -> dict[str, Any]:
     """The server's result as the agent gets it: told what an approver changed, if one did."""
     if not request.edited:
         return dict(result)
     # who edits also votes
-    first = request.votes.filter(arguments_hash=arguments_hash(request)).first()
+    first = request.votes.filter(arguments_hash=hash_current_arguments(request)).first()
     by = first.name if first else "An approver"
-    return told(result, request=request.pk, by=by, asked=request.call.arguments, ran=request.edited)
+    return add_edit_note(
+        result, request=request.pk, by=by, asked=request.call.arguments, ran=request.edited
+    )
 
 
-def binding_for(request: ApprovalRequest) -> str:
+def recompute_binding(request: ApprovalRequest) -> str:
     """What the call is bound to, made anew from what is recorded of it."""
     call = request.call
-    return binding_of(
+    return compute_binding(
         agent=call.agent_slug,
         endpoint=call.endpoint_slug,
         server=call.server_slug,
         revision=call.server_revision,
         tool=call.tool_name,
         definition=call.definition_hash,
-        arguments=current_arguments(request),
+        arguments=get_current_arguments(request),
         fingerprint=request.rule_fingerprint,
         requester=call.requester_id,
         conversation=call.conversation_id or "",

@@ -1,7 +1,7 @@
 """Budgets as people configure them, and how they stand; the one writer of what was spent.
 
-``spend`` and ``book_of`` want the budget's row locked (``locked``) by the transaction that calls
-them.
+``spend`` and ``load_book`` want the budget's row locked (``lock_budgets``) by the transaction that
+calls them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q, QuerySet, Sum
 
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.domain import error_texts
-from mcpregistry.domain.budgets import Book, Level, Period, Unit, endpoints_of, shown, span
+from mcpregistry.domain.budgets import (
+    Book,
+    Level,
+    Period,
+    Unit,
+    find_calendar_period,
+    format_amount,
+    list_endpoint_payers,
+)
 from mcpregistry.domain.errors import ConfigInvalid, NotFound
-from mcpregistry.domain.notifications.events import Event
+from mcpregistry.domain.notifications.events import NotificationEvent
 from mcpregistry.models import Budget, BudgetEntry, BudgetPeriod, BudgetReservation
 from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.notifications import outbox
@@ -32,7 +40,7 @@ Kind = BudgetEntry.Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BudgetStanding:
     """How a budget stands in the period that is now; numbers as the books count them
     (``domain.budgets``)."""
 
@@ -67,32 +75,32 @@ def save_budget(*, budget: Budget, actor: str) -> Budget:
             "The soft limit must not be above the hard limit.",
             remedy="Lower the soft limit, or raise the hard limit.",
         )
-    _whole(budget)
+    _require_whole_amounts(budget)
     if before is not None:
-        _unmoved(budget, before)
+        _refuse_moved_budget(budget, before)
     save_checked(budget)
-    audit.record(
+    audit.record_entry(
         kind="budget.created" if before is None else "budget.changed",
         actor=actor,
         subject=f"budget:{budget.slug}",
-        **_holder(budget),
+        **_name_holder(budget),
         counts=budget.unit,
         period=budget.period,
         time_zone=budget.time_zone,
-        soft=_said(budget.soft),
-        hard=_said(budget.hard),
+        soft=_format_limit(budget.soft),
+        hard=_format_limit(budget.hard),
         enabled=budget.enabled,
     )
     return budget
 
 
-def _holder(budget: Budget) -> dict[str, str]:
+def _name_holder(budget: Budget) -> dict[str, str]:
     if budget.agent:
         return {"agent": budget.agent.slug}
     return {"endpoint": budget.endpoint.slug if budget.endpoint else ""}
 
 
-def _whole(budget: Budget) -> None:
+def _require_whole_amounts(budget: Budget) -> None:
     marks = [mark for mark in (budget.soft, budget.hard) if mark is not None]
     if budget.unit != Unit.MONEY and any(
         mark != mark.to_integral_value() for mark in marks if mark.is_finite()
@@ -103,11 +111,11 @@ def _whole(budget: Budget) -> None:
         )
 
 
-def _unmoved(budget: Budget, before: Budget) -> None:
+def _refuse_moved_budget(budget: Budget, before: Budget) -> None:
     """Its entries are of one agent or endpoint, in one unit. Where it begins anew otherwise, what
     goes on is summed up once more."""
     if (before.period, before.time_zone) != (budget.period, budget.time_zone):
-        BudgetPeriod.objects.filter(budget=before, end__gt=database_now()).delete()
+        BudgetPeriod.objects.filter(budget=before, end__gt=read_database_now()).delete()
     if (before.agent_id, before.endpoint_id, before.unit) != (
         budget.agent_id,
         budget.endpoint_id,
@@ -119,7 +127,7 @@ def _unmoved(budget: Budget, before: Budget) -> None:
         )
 
 
-def _said(mark: Any) -> str | None:
+def _format_limit(mark: Any) -> str | None:
     return None if mark is None else f"{mark.normalize():f}"
 
 
@@ -131,13 +139,13 @@ def delete_budget(*, budget: Budget, actor: str) -> None:
     rows = Budget.objects.select_for_update().order_by().filter(pk=budget.pk)
     if rows.first() is None:  # locked before its rows, as by whoever spends
         raise NotFound(
-            error_texts.not_found("budget", budget.slug), remedy=error_texts.NOTHING_TO_DO
+            error_texts.say_not_found("budget", budget.slug), remedy=error_texts.NOTHING_TO_DO
         )
-    audit.record(
+    audit.record_entry(
         kind="budget.deleted",
         actor=actor,
         subject=f"budget:{budget.slug}",
-        **_holder(budget),
+        **_name_holder(budget),
         book=budget.book_name,
     )
     budget.delete()
@@ -146,17 +154,17 @@ def delete_budget(*, budget: Budget, actor: str) -> None:
 # How they stand
 
 
-def standings(budgets: Iterable[Budget]) -> dict[int, Standing]:
+def load_standings(budgets: Iterable[Budget]) -> dict[int, BudgetStanding]:
     """How these budgets stand now, by their keys; in two queries, locking and writing nothing."""
     rows = list(budgets)
-    now = database_now()
-    spans = {row.pk: span(Period(row.period), now, row.zone) for row in rows}
+    now = read_database_now()
+    spans = {row.pk: find_calendar_period(Period(row.period), now, row.zone) for row in rows}
     periods = BudgetPeriod.objects.filter(budget__in=rows, end__gt=now).order_by()
     spent = {(each.budget_id, each.start, each.end): each.spent for each in periods}
     held = BudgetReservation.objects.filter(budget__in=rows).order_by().values("budget")
     reserved = {each["budget"]: each["total"] for each in held.annotate(total=Sum("amount"))}
     return {
-        row.pk: Standing(
+        row.pk: BudgetStanding(
             Book(
                 spent.get((row.pk, found.start, found.end), 0), reserved.get(row.pk, 0), *row.marks
             ),
@@ -170,29 +178,29 @@ def standings(budgets: Iterable[Budget]) -> dict[int, Standing]:
 # For those who spend
 
 
-def borne_by(payers: Collection[str]) -> QuerySet[Budget]:
+def select_budgets_of(payers: Collection[str]) -> QuerySet[Budget]:
     """The budgets of these agents and endpoints that are switched on."""
-    of = Q(agent__slug__in=[*payers]) | Q(endpoint__slug__in=endpoints_of(payers))
+    of = Q(agent__slug__in=[*payers]) | Q(endpoint__slug__in=list_endpoint_payers(payers))
     return Budget.objects.filter(of, enabled=True)
 
 
-def locked(payers: Collection[str], units: Iterable[Unit]) -> list[Budget]:
+def lock_budgets(payers: Collection[str], units: Iterable[Unit]) -> list[Budget]:
     """Those of them that count one of these, held for this transaction, always in the same
     order."""
-    rows = borne_by(payers).filter(unit__in=[*units]).select_related("agent", "endpoint")
+    rows = select_budgets_of(payers).filter(unit__in=[*units]).select_related("agent", "endpoint")
     return list(rows.select_for_update(of=("self",)).order_by("pk"))
 
 
-def period_of(budget: Budget, now: datetime) -> BudgetPeriod:
+def get_or_create_period(budget: Budget, now: datetime) -> BudgetPeriod:
     """The budget's period at ``now``. A clock that was set back finds the one before with what was
     spent in it.
 
     The signed entries decide what was spent: a row that says something else was changed by hand,
     and is corrected.
     """
-    found = span(Period(budget.period), now, budget.zone)
+    found = find_calendar_period(Period(budget.period), now, budget.zone)
     periods = BudgetPeriod.objects.filter(budget=budget, start=found.start, end=found.end)
-    row = signed_books.with_signed_spending(periods).first()
+    row = signed_books.annotate_signed_spending(periods).first()
     if row is not None:
         if row.spent != row.signed:
             log.warning("budget.corrected", budget=budget.slug, spent=row.spent, signed=row.signed)
@@ -209,7 +217,7 @@ def period_of(budget: Budget, now: datetime) -> BudgetPeriod:
     )
 
 
-def book_of(budget: Budget, period: BudgetPeriod, *, without: str = "") -> Book:
+def load_book(budget: Budget, period: BudgetPeriod, *, without: str = "") -> Book:
     """How the budget stands in that period, ``without`` what is reserved for this reference."""
     held: QuerySet[BudgetReservation] = (
         budget.reservations.exclude(reference=without) if without else budget.reservations.all()
@@ -221,7 +229,7 @@ def spend(
     budget: Budget, kind: str, amount: int, *, agent: str, reference: str, now: datetime
 ) -> None:
     """Write down what was spent, with what people are to be told of it."""
-    period = period_of(budget, now)
+    period = get_or_create_period(budget, now)
     period.spent += amount
     period.save(update_fields=["spent"])
     entry = BudgetEntry(
@@ -238,36 +246,40 @@ def spend(
     budget.sign(entry)
     entry.save()
     Budget.objects.filter(pk=budget.pk).update(**budget.head)
-    tell(budget, period, now)
+    announce_limits(budget, period, now)
 
 
-def tell(budget: Budget, period: BudgetPeriod, now: datetime, *, refused: bool = False) -> None:
+def announce_limits(
+    budget: Budget, period: BudgetPeriod, now: datetime, *, refused: bool = False
+) -> None:
     """Owe channels what they have not been told of in this period: that a mark is reached, or that
     something was refused."""
     book = Book(period.spent, 0, *budget.marks)
-    if book.soft is not None and book.warns() and period.soft_told_at is None:
+    if book.soft is not None and book.has_reached_soft_limit() and period.soft_told_at is None:
         period.soft_told_at = now
-        _owe(Event.BUDGET_SOFT, budget, period, book.soft, now)
+        _enqueue_message(NotificationEvent.BUDGET_SOFT, budget, period, book.soft, now)
     if (
         book.hard is not None
         and (refused or book.level is Level.SPENT)
         and period.hard_told_at is None
     ):
         period.hard_told_at = now
-        _owe(Event.BUDGET_SPENT, budget, period, book.hard, now)
+        _enqueue_message(NotificationEvent.BUDGET_SPENT, budget, period, book.hard, now)
     period.save(update_fields=["soft_told_at", "hard_told_at"])
 
 
-def _owe(event: Event, budget: Budget, period: BudgetPeriod, mark: int, now: datetime) -> None:
+def _enqueue_message(
+    event: NotificationEvent, budget: Budget, period: BudgetPeriod, mark: int, now: datetime
+) -> None:
     data = {
         "budget": budget.slug,
         "agent": "",
         "endpoint": "",
-        **_holder(budget),
+        **_name_holder(budget),
         "counts": budget.unit,
         "period": budget.period,
-        "spent": shown(period.spent, budget.counts),
-        "mark": shown(mark, budget.counts),
+        "spent": format_amount(period.spent, budget.counts),
+        "mark": format_amount(mark, budget.counts),
         "ends": period.end.isoformat(),
         "url": f"{settings.SITE_URL}/admin/mcpregistry/budget/{budget.pk}/change/",
     }

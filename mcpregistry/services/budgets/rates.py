@@ -6,27 +6,27 @@ from datetime import UTC, datetime
 
 from django.db import transaction
 
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.domain.rates import Bucket
 from mcpregistry.models import Agent, RateLevel
 
 
 @transaction.atomic
-def lease(*, agent_id: int, limit: int, wanted: int) -> tuple[int, float]:
+def lease_calls(*, agent_id: int, limit: int, wanted: int) -> tuple[int, float]:
     """(calls that were taken out of the agent's bucket, at most ``wanted``; seconds until there is
     one, if none was).
 
     ``limit``: calls per minute, above 0. A bucket that nobody has used yet is full, as is that of
     an agent that is gone.
     """
-    now = database_now()
+    now = read_database_now()
     if (
         not Agent.objects.select_for_update(no_key=True).filter(pk=agent_id).exists()
     ):  # one after the other, also for a new bucket
         return wanted, 0.0
     row = RateLevel.objects.filter(agent_id=agent_id).first()
     bucket = Bucket(row.level, row.at.timestamp()) if row else Bucket(float(limit), now.timestamp())
-    after, taken = bucket.less(wanted, now.timestamp(), limit)
+    after, taken = bucket.take_calls(wanted, now.timestamp(), limit)
     if taken:
         values = {"level": after.level, "at": datetime.fromtimestamp(after.at, UTC)}
         RateLevel.objects.update_or_create(agent_id=agent_id, defaults=values)

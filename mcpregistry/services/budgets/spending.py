@@ -17,10 +17,10 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
-from mcpregistry.db import database_now
-from mcpregistry.domain.budgets import Book, Unit, shown
+from mcpregistry.db import read_database_now
+from mcpregistry.domain.budgets import Book, Unit, format_amount
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Budget, BudgetEntry, BudgetPeriod, BudgetReservation, Invocation
 from mcpregistry.services.budgets import books
 from mcpregistry.services.budgets.books import Kind
@@ -55,7 +55,7 @@ class Needs:
     twice: bool = False
     door: str = ""
 
-    def own(self, budget: Budget) -> bool:
+    def is_own_budget(self, budget: Budget) -> bool:
         """Whether it is a budget of which whoever makes it is told, as others are not who have only
         caused it."""
         return budget.payer in (self.by, self.door)
@@ -70,7 +70,7 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BudgetAnswer:
     """Whether it was reserved (``refusal`` None), and what the agent that makes it should be told,
     once in each period."""
 
@@ -79,23 +79,23 @@ class Answer:
 
 
 @transaction.atomic
-def reserve(*, kind: str, reference: str, needs: Needs) -> Answer:
+def reserve(*, kind: str, reference: str, needs: Needs) -> BudgetAnswer:
     """Set aside what is needed of every budget that bears it, or of none. Asked again, the last
     time counts."""
-    now = database_now()
+    now = read_database_now()
     found = []
-    for budget in books.locked(needs.payers, [*needs.amounts, *needs.left]):
+    for budget in books.lock_budgets(needs.payers, [*needs.amounts, *needs.left]):
         more = needs.amounts.get(budget.counts, 0)
-        period = books.period_of(budget, now)
-        book = books.book_of(budget, period, without=reference)
+        period = books.get_or_create_period(budget, now)
+        book = books.load_book(budget, period, without=reference)
         wanted = 2 * more if needs.twice else more
-        if not book.bears(wanted) and settle_ended(budget, now):
-            period = books.period_of(budget, now)
-            book = books.book_of(budget, period, without=reference)
-        if not book.bears(wanted):
+        if not book.can_afford(wanted) and settle_ended(budget, now):
+            period = books.get_or_create_period(budget, now)
+            book = books.load_book(budget, period, without=reference)
+        if not book.can_afford(wanted):
             if not needs.twice:
-                books.tell(budget, period, now, refused=True)
-            return Answer(_refusal(budget, period, book, more, needs))
+                books.announce_limits(budget, period, now, refused=True)
+            return BudgetAnswer(_make_refusal(budget, period, book, more, needs))
         found.append((budget, period, book, more))
     for budget, _, _, more in found:
         if budget.counts in needs.amounts:
@@ -106,59 +106,61 @@ def reserve(*, kind: str, reference: str, needs: Needs) -> Answer:
                 defaults={"amount": more, "agent_slug": needs.by, "made_at": now},
             )
     news = [each for each in found if needs.hears and _is_news(*each, needs)]
-    return Answer(remarks=tuple(_remarked(*each) for each in news))
+    return BudgetAnswer(remarks=tuple(_make_remark(*each) for each in news))
 
 
 @transaction.atomic
-def remarks(needs: Needs) -> tuple[Remark, ...]:
+def list_remarks(needs: Needs) -> tuple[Remark, ...]:
     """What the agent should be told before a call goes out for which everything was set aside long
     ago."""
-    now = database_now()
+    now = read_database_now()
     found = []
-    for budget in books.locked(needs.payers, [*needs.amounts, *needs.left]):
-        period = books.period_of(budget, now)
-        found.append((budget, period, books.book_of(budget, period), 0))
-    return tuple(_remarked(*each) for each in found if _is_news(*each, needs))
+    for budget in books.lock_budgets(needs.payers, [*needs.amounts, *needs.left]):
+        period = books.get_or_create_period(budget, now)
+        found.append((budget, period, books.load_book(budget, period), 0))
+    return tuple(_make_remark(*each) for each in found if _is_news(*each, needs))
 
 
-def unsaid(found: Iterable[Remark]) -> None:
+def restore_remarks(found: Iterable[Remark]) -> None:
     """The answer in which they were to be told came to nothing, so the next one tells them."""
     BudgetPeriod.objects.filter(pk__in=[each.period for each in found]).update(agent_told=False)
 
 
 def _is_news(budget: Budget, period: BudgetPeriod, book: Book, more: int, needs: Needs) -> bool:
-    return needs.own(budget) and not period.agent_told and book.warns(more)
+    return (
+        needs.is_own_budget(budget) and not period.agent_told and book.has_reached_soft_limit(more)
+    )
 
 
-def _remarked(budget: Budget, period: BudgetPeriod, book: Book, more: int) -> Remark:
+def _make_remark(budget: Budget, period: BudgetPeriod, book: Book, more: int) -> Remark:
     BudgetPeriod.objects.filter(pk=period.pk).update(agent_told=True)
-    used = shown(book.spent + book.reserved + more, budget.counts)
-    of = f" of {shown(book.hard, budget.counts)}" if book.hard is not None else ""
+    used = format_amount(book.spent + book.reserved + more, budget.counts)
+    of = f" of {format_amount(book.hard, budget.counts)}" if book.hard is not None else ""
     after = (
         " After that, such calls are refused until" if book.hard is not None else " It resets at"
     )
     whose = f"'{budget.slug}'" if budget.agent else f"'{budget.slug}' of this endpoint"
-    said = f"Budget {whose}: {used}{of} are used in this {budget.period}.{after} {_moment(period.end)}."
+    said = f"Budget {whose}: {used}{of} are used in this {budget.period}.{after} {_format_moment(period.end)}."
     return Remark(said, period.pk)
 
 
-def _refusal(
+def _make_refusal(
     budget: Budget, period: BudgetPeriod, book: Book, more: int, needs: Needs
 ) -> BudgetSpent:
     assert book.hard is not None
     whose = (
         f"'{budget.slug}'" if budget.payer == needs.by else f"'{budget.slug}' of the {budget.whose}"
     )
-    mark = shown(book.hard, budget.counts)
-    spent = shown(book.spent, budget.counts)
+    mark = format_amount(book.hard, budget.counts)
+    spent = format_amount(book.spent, budget.counts)
     said = f"The budget {whose} allows {mark} each {budget.period}: {spent} are spent"
     said += (
-        f", {shown(book.reserved, budget.counts)} are reserved for calls in progress"
+        f", {format_amount(book.reserved, budget.counts)} are reserved for calls in progress"
         if book.reserved
         else ""
     )
     said += (
-        f", and this request may need {shown(more, budget.counts)}."
+        f", and this request may need {format_amount(more, budget.counts)}."
         if more > (budget.counts is Unit.CALLS)
         else "."
     )
@@ -167,14 +169,14 @@ def _refusal(
             said,
             remedy="The budget can never cover this request: ask an operator for a larger budget.",
         )
-    until = _moment(period.end)
+    until = _format_moment(period.end)
     return BudgetSpent(
         said,
         remedy=f"It resets at {until}. To continue earlier, ask an operator for a higher limit.",
     )
 
 
-def _moment(at: datetime) -> str:
+def _format_moment(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M} UTC"
 
 
@@ -186,10 +188,10 @@ def settle(*, call_id: str) -> bool:
     """Write down what the call has spent, if its record says that it has ended. False: it goes on,
     or it was done before."""
     held = BudgetReservation.objects.filter(kind=Kind.CALL, reference=call_id).values("budget")
-    now = database_now()
+    now = read_database_now()
     done = False
-    for budget in _locked_by_key(held):
-        done = bool(_settled(budget, [call_id], now)) or done
+    for budget in _lock_budgets_by_key(held):
+        done = bool(_settle_reservations(budget, [call_id], now)) or done
     return done
 
 
@@ -201,7 +203,9 @@ def release(*, kind: str, reference: str) -> None:
 
 def settle_due() -> int:
     """Write down every call that has ended without that; the clock does it. Returns how many."""
-    rows = _ended(BudgetReservation.objects.filter(kind=Kind.CALL), database_now())
+    rows = _select_ended_reservations(
+        BudgetReservation.objects.filter(kind=Kind.CALL), read_database_now()
+    )
     return sum(
         settle(call_id=call_id)
         for call_id in {*rows.values_list("reference", flat=True)[:_AT_ONCE]}
@@ -210,23 +214,27 @@ def settle_due() -> int:
 
 def settle_ended(budget: Budget, now: datetime) -> int:
     """The same for one budget that is locked: who lacks room looks whether there is more."""
-    rows = _ended(BudgetReservation.objects.filter(kind=Kind.CALL, budget=budget), now)
-    return _settled(budget, [*rows.values_list("reference", flat=True)[:_AT_ONCE]], now)
+    rows = _select_ended_reservations(
+        BudgetReservation.objects.filter(kind=Kind.CALL, budget=budget), now
+    )
+    return _settle_reservations(budget, [*rows.values_list("reference", flat=True)[:_AT_ONCE]], now)
 
 
-def _locked_by_key(keys: Any) -> list[Budget]:
+def _lock_budgets_by_key(keys: Any) -> list[Budget]:
     rows = Budget.objects.filter(pk__in=keys).select_related("agent", "endpoint")
     return list(rows.select_for_update(of=("self",)).order_by("pk"))
 
 
-def _ended(rows: QuerySet[BudgetReservation], now: datetime) -> QuerySet[BudgetReservation]:
+def _select_ended_reservations(
+    rows: QuerySet[BudgetReservation], now: datetime
+) -> QuerySet[BudgetReservation]:
     """Those of calls that are over; or that nobody knows, and that were not made just now."""
     record = Invocation.objects.filter(pk=OuterRef("reference"))
     over = rows.filter(Exists(record.filter(finished_at__isnull=False)))
     return over | rows.filter(~Exists(record), made_at__lt=now - UNRECORDED)
 
 
-def _settled(budget: Budget, calls: Iterable[str], now: datetime) -> int:
+def _settle_reservations(budget: Budget, calls: Iterable[str], now: datetime) -> int:
     """Of a budget that is locked: who comes second finds the reservation gone."""
     done = 0
     for held in BudgetReservation.objects.filter(
@@ -243,7 +251,7 @@ def _settled(budget: Budget, calls: Iterable[str], now: datetime) -> int:
             held.amount > 0
             and call is not None
             and call.dispatched_at is not None
-            and call.state != State.NOT_SENT
+            and call.state != InvocationState.NOT_SENT
         ):
             books.spend(
                 budget,
@@ -263,8 +271,8 @@ def spend_turn(*, run: str, reference: str, needs: Needs) -> None:
     """Write down what a turn of the run has spent (``needs.amounts``), in the transaction that
     writes the turn down."""
     release(kind=Kind.TURN, reference=run)
-    now = database_now()
-    for budget in books.locked(needs.payers, [*needs.amounts]):
+    now = read_database_now()
+    for budget in books.lock_budgets(needs.payers, [*needs.amounts]):
         if (amount := needs.amounts[budget.counts]) > 0:
             books.spend(budget, Kind.TURN, amount, agent=needs.by, reference=reference, now=now)
 
@@ -278,8 +286,8 @@ def lose_turn(*, run: str, reference: str) -> None:
     }
     if not held:
         return
-    now = database_now()
-    for budget in _locked_by_key(list(held)):
+    now = read_database_now()
+    for budget in _lock_budgets_by_key(list(held)):
         if budget.counts is Unit.MONEY and held[budget.pk].amount > 0:
             told = {"agent": held[budget.pk].agent_slug, "reference": reference}
             books.spend(budget, BudgetEntry.Kind.LOST, held[budget.pk].amount, now=now, **told)

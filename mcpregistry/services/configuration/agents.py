@@ -11,9 +11,9 @@ from typing import Any
 from django.db.models import TextField
 from django.db.models.functions import Cast
 
-from mcpregistry.domain.specs import AgentSpec, Grants, GrantSpec
+from mcpregistry.domain.snapshot_specs import AgentSpec, Grants, GrantSpec
 from mcpregistry.models import Agent, Budget, Grant
-from mcpregistry.services.configuration.capabilities import Meanings, meanings
+from mcpregistry.services.configuration.capabilities import Meanings, list_meanings
 
 
 def read_grants() -> tuple[dict[int, list[GrantSpec]], dict[int, list[GrantSpec]]]:
@@ -30,7 +30,7 @@ def read_grants() -> tuple[dict[int, list[GrantSpec]], dict[int, list[GrantSpec]
         "uri",
         "pins",
     )
-    rows = Grant.objects.order_by("id").annotate(pins=_text_of("argument_pins"))
+    rows = Grant.objects.order_by("id").annotate(pins=_cast_to_text("argument_pins"))
     # of thousands of agents, many are granted the same
     alike: dict[tuple[Any, ...], GrantSpec] = {}
     for agent, endpoint, *granted in rows.values_list(*columns):
@@ -53,11 +53,11 @@ def read_agents(
 ) -> dict[str, AgentSpec]:
     """Return the enabled agents by their short names."""
     columns = ("id", "slug", "calls_per_minute", "hold_seconds", "energy_pool_id", "written")
-    enabled = Agent.objects.filter(enabled=True).annotate(written=_text_of("capabilities"))
+    enabled = Agent.objects.filter(enabled=True).annotate(written=_cast_to_text("capabilities"))
     rows = list(enabled.values_list(*columns))
     capabilities = {text: json.loads(text) for text in {row[-1] for row in rows}}
-    known = meanings(name for names in capabilities.values() for name in names)
-    clear = {text: _clear(names, known) for text, names in capabilities.items()}
+    known = list_meanings(name for names in capabilities.values() for name in names)
+    clear = {text: _select_unambiguous(names, known) for text, names in capabilities.items()}
     return {
         slug: AgentSpec(
             id=key,
@@ -73,13 +73,13 @@ def read_agents(
     }
 
 
-def _text_of(column: str) -> Cast:
+def _cast_to_text(column: str) -> Cast:
     """Return a column of JSON as the text that is stored. Most rows have the same, so that few
     texts have to be parsed."""
     return Cast(column, TextField())
 
 
-def _clear(names: Iterable[str], known: Meanings) -> frozenset[str]:
+def _select_unambiguous(names: Iterable[str], known: Meanings) -> frozenset[str]:
     """The capabilities that only one tool has."""
     return frozenset(known[name][0] for name in names if len(known[name]) == 1)
 

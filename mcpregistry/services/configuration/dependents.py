@@ -16,28 +16,28 @@ from typing import Any
 from django.db.models import CASCADE, ForeignKey, Model, Q
 from django.utils import timezone
 
+from mcpregistry.domain.caller_rights import Rights
 from mcpregistry.domain.errors import Conflict
-from mcpregistry.domain.rights import Rights
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Budget, Channel, Grant, Permit, PolicyRule, Server, Token, Workspace
 from mcpregistry.services.records import audit
 
 _NAMED = 5  # records that a refusal names
 
 
-def _all_rows() -> Q:
+def _match_all_rows() -> Q:
     return Q()
 
 
-def _no_facts(_row: Any) -> dict[str, Any]:
+def _make_no_facts(_row: Any) -> dict[str, Any]:
     return {}
 
 
-def _usable_permits() -> Q:
+def _match_usable_permits() -> Q:
     return Q(revoked_at=None, expires_at__gt=timezone.now()) & ~Q(uses_left=0)
 
 
-def _usable_tokens() -> Q:
+def _match_usable_tokens() -> Q:
     return Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=timezone.now()))
 
 
@@ -54,8 +54,8 @@ class DependentKind:
     permission: str
     event: str
     subject: Callable[[Any], str]
-    counting: Callable[[], Q] = _all_rows
-    facts: Callable[[Any], dict[str, Any]] = _no_facts
+    counting: Callable[[], Q] = _match_all_rows
+    facts: Callable[[Any], dict[str, Any]] = _make_no_facts
 
 
 _KINDS = [
@@ -68,7 +68,7 @@ _KINDS = [
         "mcpregistry.decide_approval",
         "permit.revoked",
         lambda row: f"permit:{row.pk}",
-        _usable_permits,
+        _match_usable_permits,
     ),
     DependentKind(
         Budget,
@@ -82,7 +82,7 @@ _KINDS = [
         "mcpregistry.delete_token",
         "token.revoked",
         lambda row: f"agent:{row.agent}",
-        _usable_tokens,
+        _match_usable_tokens,
     ),
     DependentKind(
         Workspace,
@@ -99,13 +99,13 @@ def add_dependent_kind(kind: DependentKind) -> None:
         _KINDS.append(kind)
 
 
-def dependent_models() -> set[type[Model]]:
+def list_dependent_models() -> set[type[Model]]:
     """The models whose rows are only deleted along by whoever may delete them."""
     return {kind.model for kind in _KINDS}
 
 
 @cache
-def cascade_paths(model: type[Model], target: type[Model]) -> tuple[str, ...]:
+def find_cascade_paths(model: type[Model], target: type[Model]) -> tuple[str, ...]:
     """The ways by which a row of ``model`` is deleted with one of ``target``, as lookups, for
     example ``tool__server``."""
     found: list[str] = []
@@ -118,7 +118,7 @@ def cascade_paths(model: type[Model], target: type[Model]) -> tuple[str, ...]:
             related: Any = column.related_model
             if related is target:
                 found.append(column.name)
-            found += [f"{column.name}__{path}" for path in cascade_paths(related, target)]
+            found += [f"{column.name}__{path}" for path in find_cascade_paths(related, target)]
     return tuple(found)
 
 
@@ -131,7 +131,7 @@ def find_dependents(
     """
     found: list[tuple[DependentKind, Any]] = []
     for kind in _KINDS:
-        paths = () if kind.model in own else cascade_paths(kind.model, type(row))
+        paths = () if kind.model in own else find_cascade_paths(kind.model, type(row))
         if paths:
             hanging = Q()
             for path in paths:
@@ -143,7 +143,10 @@ def find_dependents(
 
 def name_dependents(found: Iterable[tuple[DependentKind, Any]]) -> list[str]:
     """Return the kind and the name of each record."""
-    return [f"{kind.model._meta.verbose_name} '{printable(str(row), 100)}'" for kind, row in found]
+    return [
+        f"{kind.model._meta.verbose_name} '{show_invisible_characters(str(row), 100)}'"
+        for kind, row in found
+    ]
 
 
 def end_dependents(
@@ -157,21 +160,21 @@ def end_dependents(
     _lock(row)
     found = find_dependents(row, own=own)
     if kept := [(kind, each) for kind, each in found if not rights(kind.permission)]:
-        raise _refusal(row, kept)
+        raise _make_refusal(row, kept)
     what = f"{row._meta.model_name}:{row}"
     for kind, each in found:
         facts = kind.facts(each) | {"name": str(each), "deleted_with": what}
-        audit.record(kind=kind.event, actor=actor, subject=kind.subject(each), **facts)
+        audit.record_entry(kind=kind.event, actor=actor, subject=kind.subject(each), **facts)
     rules = [each.pk for kind, each in found if kind.model is PolicyRule]
     switch_off_channels(server=row if isinstance(row, Server) else None, rules=rules, actor=actor)
 
 
-def _refusal(row: Model, kept: list[tuple[DependentKind, Any]]) -> Conflict:
+def _make_refusal(row: Model, kept: list[tuple[DependentKind, Any]]) -> Conflict:
     names = name_dependents(kept)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     needed = ", ".join(sorted({kind.permission.partition(".")[2] for kind, _ in kept}))
     return Conflict(
-        f"You do not have permission to delete the {row._meta.verbose_name} '{printable(str(row), 100)}' together with "
+        f"You do not have permission to delete the {row._meta.verbose_name} '{show_invisible_characters(str(row), 100)}' together with "
         f"{', '.join(names[:_NAMED])}{more}.",
         remedy=f"Ask an administrator to delete it (needed permissions: {needed}), or disable it instead.",
     )
@@ -183,7 +186,7 @@ def _lock(row: Model) -> None:
     model = type(row)
     locked: set[tuple[Any, str]] = {(model, "pk")}
     for kind in _KINDS:
-        for path in cascade_paths(kind.model, model):
+        for path in find_cascade_paths(kind.model, model):
             column, _, rest = path.partition("__")
             if rest:
                 locked.add((kind.model._meta.get_field(column).related_model, rest))
@@ -203,7 +206,7 @@ def switch_off_channels(
             if {each.pk for each in getattr(channel, column).all()} <= gone:
                 channel.enabled = False
                 channel.save()
-                audit.record(
+                audit.record_entry(
                     kind="channel.changed",
                     actor=actor,
                     subject=f"channel:{channel.name}",

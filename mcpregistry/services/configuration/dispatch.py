@@ -20,27 +20,27 @@ Carrier = Callable[[str, Sequence[int | str]], bool]
 _carrier: Carrier | None = None
 
 
-def carry_by(carrier: Carrier | None) -> None:
+def set_local_carrier(carrier: Carrier | None) -> None:
     """Hand this process's messages to a worker of its own instead of the broker; None: to the
     broker again."""
     global _carrier  # noqa: PLW0603 - one way out per process
     _carrier = carrier
 
 
-def wake(task: str, *ids: int | str) -> bool:
+def wake_worker(task: str, *ids: int | str) -> bool:
     """Send ``mcpregistry.tasks.<task>`` with ids. False, within about a second, when the broker is
     away."""
-    return send(f"mcpregistry.tasks.{task}", *ids)
+    return send_task(f"mcpregistry.tasks.{task}", *ids)
 
 
-def send(task: str, *ids: int | str) -> bool:
+def send_task(task: str, *ids: int | str) -> bool:
     """Send a task by its whole name, with ids; for other apps. False when the broker is away."""
     if _carrier is not None:
         return _carrier(task, ids)
     from kombu.exceptions import OperationalError
 
     try:
-        celery_app().send_task(task, args=list(ids), retry=False)
+        get_celery_app().send_task(task, args=list(ids), retry=False)
     except OperationalError as error:
         log.warning(
             "broker_away", task=task, ids=ids, cause=type(error.__cause__ or error).__name__
@@ -49,7 +49,7 @@ def send(task: str, *ids: int | str) -> bool:
     return True
 
 
-def celery_app() -> Any:
+def get_celery_app() -> Any:
     """The project's Celery app; where it is not loaded (runmcp), Celery's own with the same
     settings."""
     from celery import current_app

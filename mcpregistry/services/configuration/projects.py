@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from mcpregistry.domain.specs import ProjectSpec
+from mcpregistry.domain.snapshot_specs import ProjectSpec
 from mcpregistry.models import ProjectFile
 
 
-def project_specs() -> dict[str, list[ProjectSpec]]:
+def load_project_specs() -> dict[str, list[ProjectSpec]]:
     """Return the files of directories by the endpoint that lists their servers."""
     found: dict[str, list[ProjectSpec]] = defaultdict(list)
     for row in ProjectFile.objects.defer("sealed_entries", "sealed_confirmed_entries"):

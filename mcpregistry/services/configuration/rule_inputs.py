@@ -12,10 +12,10 @@ from typing import Any
 
 from django.db.models import Model, Q
 
+from mcpregistry.domain.caller_rights import Rights
 from mcpregistry.domain.errors import Denied
 from mcpregistry.domain.policy.conditions import ConditionInvalid, compile_condition
-from mcpregistry.domain.rights import Rights
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Agent, Endpoint, PolicyRule, Server, Tool
 
 MAY_CHANGE_RULES = "mcpregistry.change_policyrule"
@@ -57,7 +57,7 @@ def check_rule_inputs(row: Model, before: Model | None, *, rights: Rights) -> No
     if not changed or rights(MAY_CHANGE_RULES):
         return
     if readers := find_reading_rules(before, row, changed):
-        raise _refusal(before, changed, readers, named=rights(_MAY_SEE_RULES))
+        raise _make_refusal(before, changed, readers, named=rights(_MAY_SEE_RULES))
 
 
 def find_reading_rules(
@@ -65,15 +65,16 @@ def find_reading_rules(
 ) -> list[PolicyRule]:
     """The enabled rules that can concern the record and read one of the changed attributes."""
     fields = {field for each in changed.values() for field in each}
-    rules = PolicyRule.objects.live().filter(_about(before))
+    rules = PolicyRule.objects.live().filter(_match_rules_about(before))
     return [
         rule
         for rule in rules
-        if reads(rule.condition, fields) or _names(rule, before, after, fields)
+        if is_field_read(rule.condition, fields)
+        or _is_limited_to_renamed_tool(rule, before, after, fields)
     ]
 
 
-def reads(condition: str, fields: Collection[str]) -> bool:
+def is_field_read(condition: str, fields: Collection[str]) -> bool:
     """Whether a condition reads one of these fields, such as ``server.slug``. A condition that
     cannot be used reads none."""
     if not condition.strip():
@@ -84,12 +85,14 @@ def reads(condition: str, fields: Collection[str]) -> bool:
         return False
 
 
-def _names(rule: PolicyRule, before: Any, after: Any, fields: Collection[str]) -> bool:
+def _is_limited_to_renamed_tool(
+    rule: PolicyRule, before: Any, after: Any, fields: Collection[str]
+) -> bool:
     """Whether the rule is limited to the expert tool whose name changes."""
     return "call.expert" in fields and rule.expert in (before.name, after.name)
 
 
-def _about(row: Any) -> Q:
+def _match_rules_about(row: Any) -> Q:
     """Rules that are limited to another server, tool, agent or endpoint do not concern the
     record."""
     if isinstance(row, Server):
@@ -101,8 +104,10 @@ def _about(row: Any) -> Q:
     return Q(endpoint=None) | Q(endpoint=row) if isinstance(row, Endpoint) else Q()
 
 
-def _refusal(row: Any, changed: Iterable[str], rules: list[PolicyRule], *, named: bool) -> Denied:
-    names = [f"'{printable(rule.name, 100)}'" for rule in rules]
+def _make_refusal(
+    row: Any, changed: Iterable[str], rules: list[PolicyRule], *, named: bool
+) -> Denied:
+    names = [f"'{show_invisible_characters(rule.name, 100)}'" for rule in rules]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     who = (
         f"the rules {', '.join(names[:_NAMED])}{more}"
@@ -111,6 +116,6 @@ def _refusal(row: Any, changed: Iterable[str], rules: list[PolicyRule], *, named
     )
     return Denied(
         f"You do not have permission to change {', '.join(changed)} of the {row._meta.verbose_name} "
-        f"'{printable(str(row), 100)}'. After the change, {who} could match other calls.",
+        f"'{show_invisible_characters(str(row), 100)}'. After the change, {who} could match other calls.",
         remedy="Ask an administrator who has permission to change rules.",
     )

@@ -16,7 +16,7 @@ from django.db.models import CharField, JSONField, Model, TextField
 
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import AlreadyExists, ConfigInvalid, NotFound
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models.tracked import TrackedModel
 
 Row = TypeVar("Row", bound=TrackedModel)
@@ -40,13 +40,13 @@ def take_current(row: Row, *, own: Collection[str] = ()) -> Row | None:
     rows = type(row)._base_manager.select_for_update(no_key=True).order_by()
     stored = rows.filter(pk=row.pk).first()
     if stored is None:
-        name = printable(str(row), 200)
+        name = show_invisible_characters(str(row), 200)
         what = row._meta.verbose_name
         raise NotFound(
             f"The {what} '{name}' was deleted in the meantime.",
             remedy="Add it again if it is needed.",
         )
-    changed = row.changed_columns() - {row._meta.get_field(name).attname for name in own}  # type: ignore[union-attr]
+    changed = row.list_changed_columns() - {row._meta.get_field(name).attname for name in own}  # type: ignore[union-attr]
     for field in row._meta.concrete_fields:
         if field.attname not in changed and not field.primary_key:
             setattr(row, field.attname, getattr(stored, field.attname))
@@ -58,7 +58,7 @@ def save_checked(row: Model) -> None:
     """``full_clean`` and ``save``. Raises as ``check_fields``, also when another request is first
     in between."""
     check_fields(row)
-    store(row)
+    store_checked(row)
 
 
 def check_fields(row: Model) -> None:
@@ -75,7 +75,7 @@ def check_fields(row: Model) -> None:
         if taken == list(error.error_dict) and taken[0] in {
             field.name for field in row._meta.fields
         }:
-            raise _already_there(row, taken[0]) from error
+            raise _make_already_exists(row, taken[0]) from error
         problems = "; ".join(
             f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items()
         )
@@ -92,7 +92,7 @@ def _check_storable(row: Model) -> None:
 
     for field in row._meta.concrete_fields:
         text_or_json = field.editable and isinstance(field, JSONField | CharField | TextField)
-        if text_or_json and not text.fits(field.value_from_object(row), below=DEPTH):
+        if text_or_json and not text.is_readable_value(field.value_from_object(row), below=DEPTH):
             raise ConfigInvalid(
                 f"This cannot be saved: {field.name}: the value contains a NUL character, an incomplete surrogate pair or "
                 "an infinite number, or is nested too deeply.",
@@ -100,7 +100,7 @@ def _check_storable(row: Model) -> None:
             )
 
 
-def store(row: Model) -> None:
+def store_checked(row: Model) -> None:
     """``save`` a row whose fields were checked; whoever took its name meanwhile is told as if it
     had been before."""
     try:
@@ -111,11 +111,13 @@ def store(row: Model) -> None:
         raise
 
 
-def _already_there(row: Model, field: str) -> AlreadyExists:
+def _make_already_exists(row: Model, field: str) -> AlreadyExists:
     value = getattr(row, field)
     other = type(row)._default_manager.filter(**{field: value}).first()
     return AlreadyExists(
-        error_texts.already_exists(str(row._meta.verbose_name), printable(str(value), 200)),
+        error_texts.say_already_exists(
+            str(row._meta.verbose_name), show_invisible_characters(str(value), 200)
+        ),
         remedy=error_texts.CHOOSE_ANOTHER_NAME,
         key=str(getattr(other, "slug", None) or getattr(other, "pk", "")),
     )

@@ -17,16 +17,16 @@ from mcpregistry.services.records import audit
 @transaction.atomic
 def save_configuration(*, configuration: Configuration, actor: str) -> Configuration:
     """Change the site's settings. Raises ``ConfigInvalid``."""
-    before = Configuration.locked()
+    before = Configuration.load_for_update()
     take_current(configuration, own=("revision", "complete_for"))
     configuration.variable_scope = check_variable_scope(configuration.variable_scope)
-    configuration.second_factor_roles = _roles(configuration.second_factor_roles)
+    configuration.second_factor_roles = _check_roles(configuration.second_factor_roles)
     if not Configuration.history.exists():  # what it was before its first change
         Configuration.history.bulk_history_create(
             [before], default_change_reason="before the first change"
         )
     save_checked(configuration)
-    _users_connect_anew(before.variable_scope, configuration.variable_scope)
+    _reconnect_users(before.variable_scope, configuration.variable_scope)
     facts = {
         "variable_scope": configuration.variable_scope,
         "payloads_days": configuration.keep_payloads_days,
@@ -38,21 +38,21 @@ def save_configuration(*, configuration: Configuration, actor: str) -> Configura
         "only_listed": configuration.only_listed,
         "sub_agent": configuration.sub_agent_enabled,
     }
-    audit.record(kind="configuration.changed", actor=actor, subject="configuration", **facts)
+    audit.record_entry(kind="configuration.changed", actor=actor, subject="configuration", **facts)
     return configuration
 
 
-def _roles(names: list[str]) -> list[str]:
+def _check_roles(names: list[str]) -> list[str]:
     known = set(Group.objects.filter(name__in=names).values_list("name", flat=True))
     if unknown := [name for name in names if name not in known]:
         raise ConfigInvalid(
-            error_texts.not_found("role", unknown[0]),
+            error_texts.say_not_found("role", unknown[0]),
             remedy="Use the name of an existing role or group.",
         )
     return sorted(known)
 
 
-def _users_connect_anew(before: dict[str, list[str]], now: dict[str, list[str]]) -> None:
+def _reconnect_users(before: dict[str, list[str]], now: dict[str, list[str]]) -> None:
     """Servers whose place was added or taken away connect again, so that none goes on with what it
     may not have."""
     changed = {

@@ -17,16 +17,16 @@ from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from mcpregistry.db import one_moment
-from mcpregistry.domain.apps import is_app, without_app
-from mcpregistry.domain.budgets import of_dollars
-from mcpregistry.domain.definitions.definition import INSTRUCTIONS, listing
-from mcpregistry.domain.kinds import READ, RESOURCE, TOOL
-from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.db import open_snapshot
+from mcpregistry.domain.apps import is_app, remove_app_page
+from mcpregistry.domain.budgets import convert_dollars
+from mcpregistry.domain.definitions.definition import INSTRUCTIONS, strip_instructions
+from mcpregistry.domain.host_definitions import repair_definition
+from mcpregistry.domain.offer_kinds import READ, RESOURCE, TOOL
+from mcpregistry.domain.policy.decision import RuleOutcome
 from mcpregistry.domain.policy.rules import RuleSpec
-from mcpregistry.domain.shown_definitions import repair_definition
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import (
+from mcpregistry.domain.snapshot_specs import (
     EndpointSpec,
     Grants,
     GrantSpec,
@@ -50,9 +50,9 @@ from mcpregistry.models import (
     Workspace,
 )
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.models.tool import said_in
+from mcpregistry.models.tool import decode_definition
 from mcpregistry.services.configuration.agents import read_agents, read_budgets, read_grants
-from mcpregistry.services.configuration.projects import project_specs
+from mcpregistry.services.configuration.projects import load_project_specs
 
 _AT_ONCE = 500  # definitions that one query reads
 _SECTIONS: dict[str, Callable[[], Any]] = {}
@@ -67,7 +67,7 @@ def add_section(name: str, read: Callable[[], Any]) -> None:
     _SECTIONS[name] = read
 
 
-def current_revision() -> int:
+def read_current_revision() -> int:
     """How often the configuration has changed; one small read."""
     return Configuration.objects.values_list("revision", flat=True).get(id=1)
 
@@ -85,20 +85,20 @@ class Read:
 Known = dict[int, Read]  # definitions by their keys; whoever follows the configuration keeps them
 
 
-def follow(current: Callable[[], Snapshot] | None) -> None:
+def set_followed_store(current: Callable[[], Snapshot] | None) -> None:
     """Where this process keeps the newest reading that it has followed to; None: nowhere. Said with
     its engine."""
     global _followed  # noqa: PLW0603 - a process follows one configuration
     _followed = current
 
 
-def snapshot_now(tools: Callable[[], Collection[int] | None] = lambda: None) -> Snapshot:
+def get_current_snapshot(tools: Callable[[], Collection[int] | None] = lambda: None) -> Snapshot:
     """The configuration as of now, for pages: the one that this process has where nothing has
     changed since, which one small read tells; else read anew, of those ``tools`` alone."""
     if (
         _followed is not None
         and (read := _followed()).revision
-        and read.revision == current_revision()
+        and read.revision == read_current_revision()
     ):
         return read
     return load_snapshot(tools())
@@ -111,7 +111,7 @@ def load_snapshot(tools: Collection[int] | None = None, *, known: Known | None =
     ``known`` holds what earlier readings have parsed, and afterwards what this one needs, and no
     more.
     """
-    with one_moment():
+    with open_snapshot():
         return _read(tools, {} if known is None else known)
 
 
@@ -119,21 +119,23 @@ def _read(only: Collection[int] | None, known: Known) -> Snapshot:
     revision, default_outcome = Configuration.objects.values_list(
         "revision", "default_outcome"
     ).get(id=1)
-    servers = {s.id: _server(s) for s in Server.objects.active().only(*_OF_SERVER)}
+    servers = {s.id: _build_server_spec(s) for s in Server.objects.active().only(*_OF_SERVER)}
     by_agent, by_endpoint = read_grants()
     of_agents, of_endpoints = read_budgets()
-    projects = project_specs()
-    rows = list(_of_servers(servers, only, whole=not known))
+    projects = load_project_specs()
+    rows = list(_iterate_server_rows(servers, only, whole=not known))
     off = defaultdict(set)
     for each in rows:
         if not each.enabled:
             off[each.server_id].add(each.name)
-    rules = list(_rules())
+    rules = list(_select_rules())
     never = {server_id: frozenset(uris) for server_id, uris in off.items()}
-    ruled = _ruled(rules)
-    shown = [t for t in rows if t.enabled and _shown(t, servers[t.server_id])]
+    ruled = _find_ruled_resources(rules)
+    shown = [t for t in rows if t.enabled and _is_shown(t, servers[t.server_id])]
     _learn(known, {t.pinned: t for t in shown})
-    offers = [_tool(t, known[t.pinned], never, ruled, servers[t.server_id]) for t in shown]
+    offers = [
+        _build_tool_spec(t, known[t.pinned], never, ruled, servers[t.server_id]) for t in shown
+    ]
     return Snapshot(
         revision=revision,
         sections={name: read() for name, read in _SECTIONS.items()},
@@ -141,19 +143,19 @@ def _read(only: Collection[int] | None, known: Known) -> Snapshot:
         tools={each.id: each for each in offers if each.kind == TOOL},
         others={each.id: each for each in offers if each.kind != TOOL},
         agents=read_agents(by_agent, of_agents),
-        tokens=dict(_tokens()),
+        tokens=dict(_load_tokens()),
         endpoints={
-            e.slug: _endpoint(e, by_endpoint[e.id], of_endpoints[e.id], projects[e.slug])
+            e.slug: _build_endpoint_spec(e, by_endpoint[e.id], of_endpoints[e.id], projects[e.slug])
             for e in Endpoint.objects.filter(enabled=True)
         },
-        workspaces=tuple(_workspaces()),
-        rules=tuple(map(rule_spec, rules)),
-        default_outcome=effective_default(default_outcome),
-        permits=_permits(),
+        workspaces=tuple(_load_workspaces()),
+        rules=tuple(map(build_rule_spec, rules)),
+        default_outcome=find_effective_default(default_outcome),
+        permits=_load_permits(),
     )
 
 
-class _Row(NamedTuple):
+class _OfferRow(NamedTuple):
     """The columns of a tool, prompt or resource that a snapshot has; ``_COLUMNS`` in this order."""
 
     id: int
@@ -175,7 +177,8 @@ class _Row(NamedTuple):
 
 
 _COLUMNS = tuple(
-    {"pinned": "pinned_id", "hash": "pinned__hash"}.get(name, name) for name in _Row._fields[:-1]
+    {"pinned": "pinned_id", "hash": "pinned__hash"}.get(name, name)
+    for name in _OfferRow._fields[:-1]
 )
 _OF_SERVER = (
     "id",
@@ -198,9 +201,9 @@ _OF_SERVER = (
 )
 
 
-def _of_servers(
+def _iterate_server_rows(
     servers: Mapping[int, ServerSpec], only: Collection[int] | None, *, whole: bool
-) -> Iterator[_Row]:
+) -> Iterator[_OfferRow]:
     """What serves, and the fixed resources that are switched off, which no template may read
     either."""
     off = Tool.offers.filter(kind=RESOURCE, enabled=False)
@@ -209,10 +212,10 @@ def _of_servers(
         serving = serving.filter(pk__in=only)
     columns = (*_COLUMNS, "pinned__body") if whole else _COLUMNS
     active = (serving | off).filter(server__lifecycle=Lifecycle.ACTIVE).values_list(*columns)
-    return (row for row in (_Row(*each) for each in active) if row.server_id in servers)
+    return (row for row in (_OfferRow(*each) for each in active) if row.server_id in servers)
 
 
-def _learn(known: Known, needed: Mapping[int, _Row]) -> None:
+def _learn(known: Known, needed: Mapping[int, _OfferRow]) -> None:
     """Read the definitions that are needed and not known, and forget those that are no longer
     needed."""
     for key in [
@@ -221,22 +224,26 @@ def _learn(known: Known, needed: Mapping[int, _Row]) -> None:
         del known[key]
     new = [key for key in needed if key not in known]
     known.update(
-        (key, _parsed(row.kind, row.hash, row.body)) for key in new if (row := needed[key]).body
+        (key, _parse_definition(row.kind, row.hash, row.body))
+        for key in new
+        if (row := needed[key]).body
     )
     unread = [key for key in new if key not in known]
     for start in range(0, len(unread), _AT_ONCE):
         rows = Definition.objects.filter(pk__in=unread[start : start + _AT_ONCE]).order_by()
         found = rows.values_list("pk", "hash", "body")
-        known.update((key, _parsed(needed[key].kind, text, body)) for key, text, body in found)
+        known.update(
+            (key, _parse_definition(needed[key].kind, text, body)) for key, text, body in found
+        )
 
 
-def _parsed(kind: str, text: str, body: str) -> Read:
-    data = said_in(body)
-    shown = repair_definition(kind, listing(data)).definition
-    return Read(text, shown, without_app(shown), str(data.get(INSTRUCTIONS) or ""))
+def _parse_definition(kind: str, text: str, body: str) -> Read:
+    data = decode_definition(body)
+    shown = repair_definition(kind, strip_instructions(data)).definition
+    return Read(text, shown, remove_app_page(shown), str(data.get(INSTRUCTIONS) or ""))
 
 
-def _server(server: Server) -> ServerSpec:
+def _build_server_spec(server: Server) -> ServerSpec:
     return ServerSpec(
         id=server.id,
         slug=server.slug,
@@ -256,22 +263,26 @@ def _server(server: Server) -> ServerSpec:
     )
 
 
-def _shown(tool: _Row, server: ServerSpec) -> bool:
+def _is_shown(tool: _OfferRow, server: ServerSpec) -> bool:
     return server.mcp_apps or tool.kind not in READ or not is_app(tool.name)
 
 
-def _ruled(rules: Iterable[PolicyRule]) -> dict[int, dict[str, int]]:
+def _find_ruled_resources(rules: Iterable[PolicyRule]) -> dict[int, dict[str, int]]:
     """The fixed resources that rules are about, by server, whether they serve or not: templates and
     links may lead to them."""
     found: dict[int, dict[str, int]] = defaultdict(dict)
     for rule in rules:
-        if rule.tool is not None and rule.tool.kind == RESOURCE and rule.outcome != Outcome.ALLOW:
+        if (
+            rule.tool is not None
+            and rule.tool.kind == RESOURCE
+            and rule.outcome != RuleOutcome.ALLOW
+        ):
             found[rule.tool.server_id][rule.tool.name] = rule.tool.pk
     return found
 
 
-def _tool(
-    tool: _Row,
+def _build_tool_spec(
+    tool: _OfferRow,
     read: Read,
     never: Mapping[int, frozenset[str]],
     ruled: Mapping[int, Mapping[str, int]],
@@ -288,7 +299,7 @@ def _tool(
         destructive=tool.destructive,
         open_world=tool.open_world,
         energy=tool.call_energy or 0.0,
-        cost=of_dollars(tool.call_cost or Decimal(0)),
+        cost=convert_dollars(tool.call_cost or Decimal(0)),
         instructions=read.instructions,
         kind=tool.kind,
         never=never.get(tool.server_id, frozenset()),
@@ -298,24 +309,28 @@ def _tool(
     )
 
 
-def effective_default(configured: str) -> Outcome:
+def find_effective_default(configured: str) -> RuleOutcome:
     """What happens when no rule fits. ``MCP_TOOL_APPROVAL=false`` lets run what would be asked
     about."""
-    outcome = Outcome(configured)
-    return Outcome.ALLOW if outcome is Outcome.ASK and not settings.MCP_TOOL_APPROVAL else outcome
+    outcome = RuleOutcome(configured)
+    return (
+        RuleOutcome.ALLOW
+        if outcome is RuleOutcome.ASK and not settings.MCP_TOOL_APPROVAL
+        else outcome
+    )
 
 
-def _rules() -> QuerySet[PolicyRule]:
+def _select_rules() -> QuerySet[PolicyRule]:
     return PolicyRule.objects.live().select_related("endpoint", "approvers", "tool").order_by("id")
 
 
-def rule_spec(rule: PolicyRule) -> RuleSpec:
+def build_rule_spec(rule: PolicyRule) -> RuleSpec:
     """A rule as the policy takes it; also of one that is not saved yet."""
     return RuleSpec(
         id=rule.pk or 0,
         name=rule.name,
         priority=rule.priority,
-        outcome=Outcome(rule.outcome),
+        outcome=RuleOutcome(rule.outcome),
         condition=rule.condition,
         agent_id=rule.agent_id,
         endpoint=rule.endpoint.slug if rule.endpoint else None,
@@ -333,7 +348,7 @@ def rule_spec(rule: PolicyRule) -> RuleSpec:
     )
 
 
-def _permits() -> dict[tuple[int, int], tuple[PermitSpec, ...]]:
+def _load_permits() -> dict[tuple[int, int], tuple[PermitSpec, ...]]:
     """Those that may still be used, by agent and tool."""
     found: dict[tuple[int, int], list[PermitSpec]] = defaultdict(list)
     live = Permit.objects.filter(revoked_at__isnull=True, expires_at__gt=timezone.now()).exclude(
@@ -351,19 +366,19 @@ def _permits() -> dict[tuple[int, int], tuple[PermitSpec, ...]]:
     return {key: tuple(specs) for key, specs in found.items()}
 
 
-def grant_spec(grant: Grant) -> GrantSpec:
+def build_grant_spec(grant: Grant) -> GrantSpec:
     """A grant as the hot path takes it; also of one that is not saved yet."""
     return GrantSpec(
         grant.server_id,
         grant.tool_id,
         grant.argument_pins,
-        _epoch(grant.expires_at),
+        _to_epoch(grant.expires_at),
         grant.kind,
         grant.uri,
     )
 
 
-def _endpoint(
+def _build_endpoint_spec(
     endpoint: Endpoint,
     grants: list[GrantSpec],
     budgets: set[str],
@@ -387,13 +402,13 @@ def _endpoint(
     )
 
 
-def _tokens() -> Iterable[tuple[str, TokenSpec]]:
+def _load_tokens() -> Iterable[tuple[str, TokenSpec]]:
     live = Token.objects.filter(agent__enabled=True, revoked_at__isnull=True)
     for digest, agent, expires_at in live.values_list("hash", "agent__slug", "expires_at"):
-        yield digest, TokenSpec(agent, _epoch(expires_at))
+        yield digest, TokenSpec(agent, _to_epoch(expires_at))
 
 
-def _workspaces() -> Iterable[WorkspaceSpec]:
+def _load_workspaces() -> Iterable[WorkspaceSpec]:
     rows = Workspace.objects.filter(endpoint__enabled=True, agent__enabled=True)
     for directory, endpoint, agent in rows.values_list(
         "directory", "endpoint__slug", "agent__slug"
@@ -401,5 +416,5 @@ def _workspaces() -> Iterable[WorkspaceSpec]:
         yield WorkspaceSpec(directory, endpoint, agent)
 
 
-def _epoch(moment: datetime | None) -> float | None:
+def _to_epoch(moment: datetime | None) -> float | None:
     return moment.timestamp() if moment else None

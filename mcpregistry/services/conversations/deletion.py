@@ -12,9 +12,9 @@ from typing import Any
 from django.db.models.signals import pre_delete
 
 from mcpregistry.models import Conversation, Message
-from mcpregistry.services.access.people import by
+from mcpregistry.services.access.people import name_current_author
 from mcpregistry.services.records import audit
-from mcpregistry.services.records.bound_messages import DELETED
+from mcpregistry.services.records.signed_messages import DELETED
 
 
 def listen() -> None:
@@ -25,4 +25,6 @@ def listen() -> None:
 def _note_deletion(sender: type[Conversation], instance: Conversation, **_: Any) -> None:
     """In the transaction that deletes it."""
     if Message.objects.filter(conversation=instance.pk).exists():
-        audit.record(kind=DELETED, actor=by(), subject=f"conversation:{instance.pk}")
+        audit.record_entry(
+            kind=DELETED, actor=name_current_author(), subject=f"conversation:{instance.pk}"
+        )

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Agent, Conversation, Server
 from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
@@ -23,21 +23,24 @@ def save_conversation(*, conversation: Conversation, actor: str) -> Conversation
     for an ended one."""
     before = take_current(conversation, own=("state", "ended_at", "last_used_at"))
     if before is not None and before.state == Conversation.State.ENDED:
-        raise over(conversation)
-    conversation.servers = _known(
+        raise make_ended_conflict(conversation)
+    conversation.servers = _check_known_servers(
         conversation.servers, conversation.agent if actor.startswith("agent:") else None
     )
     conversation.created_by = conversation.created_by or actor[:200]
     save_checked(conversation)
     kind = "conversation.begun" if before is None else "conversation.changed"
-    audit.record(
-        kind=kind, actor=actor, subject=f"conversation:{conversation.pk}", **_facts(conversation)
+    audit.record_entry(
+        kind=kind,
+        actor=actor,
+        subject=f"conversation:{conversation.pk}",
+        **_describe_conversation(conversation),
     )
     return conversation
 
 
 @transaction.atomic
-def end(*, conversation: Conversation, actor: str) -> Conversation:
+def end_conversation(*, conversation: Conversation, actor: str) -> Conversation:
     """End it, for good. Raises Conflict when it has ended already. Calls that are out or held go
     on."""
     now = timezone.now()
@@ -46,18 +49,18 @@ def end(*, conversation: Conversation, actor: str) -> Conversation:
         .open()
         .update(state=Conversation.State.ENDED, ended_at=now, last_used_at=now)
     ):
-        raise over(conversation)
-    audit.record(
+        raise make_ended_conflict(conversation)
+    audit.record_entry(
         kind="conversation.ended",
         actor=actor,
         subject=f"conversation:{conversation.pk}",
-        **_facts(conversation),
+        **_describe_conversation(conversation),
     )
     conversation.refresh_from_db()
     return conversation
 
 
-def _known(servers: Any, asking: Agent | None) -> list[str]:
+def _check_known_servers(servers: Any, asking: Agent | None) -> list[str]:
     """The same names, each once. Raises ConfigInvalid for any other value, and for a server that
     there is not.
 
@@ -66,7 +69,7 @@ def _known(servers: Any, asking: Agent | None) -> list[str]:
     if not isinstance(servers, list) or not all(isinstance(slug, str) for slug in servers):
         raise ConfigInvalid(
             "Servers must be a list of short names.",
-            remedy=error_texts.use("a list", '["github"], or [] for all servers'),
+            remedy=error_texts.advise_form("a list", '["github"], or [] for all servers'),
         )
     named = list(dict.fromkeys(servers))
     rows = Server.objects.filter(slug__in=named)
@@ -75,18 +78,18 @@ def _known(servers: Any, asking: Agent | None) -> list[str]:
     there = set(rows.values_list("slug", flat=True))
     if missing := [slug for slug in named if slug not in there]:
         raise ConfigInvalid(
-            error_texts.not_found("server", printable(missing[0], 63)),
+            error_texts.say_not_found("server", show_invisible_characters(missing[0], 63)),
             remedy="Use names of existing servers, or [] for all servers.",
         )
     return named
 
 
-def over(conversation: Conversation) -> Conflict:
+def make_ended_conflict(conversation: Conversation) -> Conflict:
     """What whoever wants something of an ended conversation is told."""
     return Conflict(
         f"The conversation {conversation.pk} has ended.", remedy="Start another conversation."
     )
 
 
-def _facts(conversation: Conversation) -> dict[str, Any]:
+def _describe_conversation(conversation: Conversation) -> dict[str, Any]:
     return {"agent": conversation.agent.slug, "servers": conversation.servers}

@@ -7,16 +7,16 @@ from django.db import transaction
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.text.canonical import hash_parts
 from mcpregistry.models import Conversation, Message
 from mcpregistry.models.conversation import MessageKind
 from mcpregistry.services.configuration.saving import save_checked
-from mcpregistry.services.conversations.lifecycle import over
+from mcpregistry.services.conversations.lifecycle import make_ended_conflict
 from mcpregistry.services.records import audit
 
 
 @transaction.atomic
-def say(
+def add_message(
     *,
     conversation: Conversation,
     kind: MessageKind,
@@ -34,7 +34,7 @@ def say(
         raise ConfigInvalid("The message is empty.", remedy="Enter a message.")
     now = timezone.now()
     if not Conversation.objects.filter(pk=conversation.pk).open().update(last_used_at=now):
-        raise over(conversation)
+        raise make_ended_conflict(conversation)
     message = Message(
         conversation=conversation,
         kind=kind,
@@ -44,12 +44,12 @@ def say(
         created_at=now,
     )
     save_checked(message)
-    audit.record(
+    audit.record_entry(
         kind="conversation.message",
         actor=author,
         subject=f"conversation:{conversation.pk}",
         said=str(kind),
         message=message.pk,
-        text=digest(text),
+        text=hash_parts(text),
     )
     return message

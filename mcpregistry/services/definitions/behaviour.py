@@ -6,7 +6,7 @@ from __future__ import annotations
 from django.db import transaction
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.text.canonical import hash_parts
 from mcpregistry.models import Tool
 from mcpregistry.services.records import audit
 
@@ -17,7 +17,7 @@ HINTS = {
 }
 
 
-def claims(tool: Tool) -> dict[str, bool]:
+def read_claims(tool: Tool) -> dict[str, bool]:
     """What the server claims in the approved definition (MCP tool annotations), by our names; often
     nothing."""
     given = tool.pinned.data.get("annotations") if tool.pinned else None
@@ -25,11 +25,11 @@ def claims(tool: Tool) -> dict[str, bool]:
     return {name: said[hint] for name, hint in HINTS.items() if isinstance(said.get(hint), bool)}
 
 
-def seen_of(tool: Tool) -> str:
+def fingerprint_behaviour(tool: Tool) -> str:
     """The fingerprint of what a person looks at before they vouch for a tool: its approved
     definition, and what is confirmed of it."""
     pinned = tool.pinned.hash if tool.pinned else ""
-    return digest("behaviour", pinned, *(str(getattr(tool, name)) for name in HINTS))
+    return hash_parts("behaviour", pinned, *(str(getattr(tool, name)) for name in HINTS))
 
 
 @transaction.atomic
@@ -44,8 +44,8 @@ def confirm_annotations(
 ) -> Tool:
     """Vouch for what a tool does; None: nothing is known, so the worst is assumed.
 
-    ``seen``: ``seen_of`` the tool as the person was shown it; empty for callers that show nothing.
-    Raises ConfigInvalid, and Conflict if the tool is not as it was shown.
+    ``seen``: ``fingerprint_behaviour`` the tool as the person was shown it; empty for callers that
+    show nothing. Raises ConfigInvalid, and Conflict if the tool is not as it was shown.
     """
     if read_only and destructive:
         raise ConfigInvalid(
@@ -58,7 +58,7 @@ def confirm_annotations(
     tool.open_world = open_world
     tool.save(update_fields=[*HINTS])
     facts = {name: getattr(tool, name) for name in HINTS}
-    audit.record(kind="tool.confirmed", actor=actor, subject=f"tool:{tool}", **facts)
+    audit.record_entry(kind="tool.confirmed", actor=actor, subject=f"tool:{tool}", **facts)
     return tool
 
 
@@ -67,7 +67,7 @@ def confirm_claims(*, tool: Tool, actor: str, seen: str = "") -> Tool:
     """Confirm all that the server claims; what it is silent about stays as it is. ``seen`` and
     errors as above."""
     tool = lock_as_shown(tool, seen)
-    claimed = claims(tool)
+    claimed = read_claims(tool)
     if not claimed:
         raise ConfigInvalid(
             "The server declares no annotations for this tool.",
@@ -81,10 +81,10 @@ def confirm_claims(*, tool: Tool, actor: str, seen: str = "") -> Tool:
 
 def lock_as_shown(tool: Tool, seen: str) -> Tool:
     """Lock the tool for the transaction. Raises Conflict if ``seen`` is given and is not
-    ``seen_of`` the tool any more."""
+    ``fingerprint_behaviour`` the tool any more."""
     rows = Tool.offers.select_for_update(of=("self",)).select_related("pinned", "server")
     tool = rows.get(pk=tool.pk)
-    if seen and seen != seen_of(tool):
+    if seen and seen != fingerprint_behaviour(tool):
         raise Conflict(
             "The definition of the tool or its confirmed annotations were changed after you opened the tool.",
             remedy="Review the tool again, then confirm what it does.",

@@ -18,12 +18,12 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 from simple_history.utils import bulk_update_with_history
 
-from mcpregistry.domain.definitions.definition import differences
+from mcpregistry.domain.caller_rights import Rights, deny_all_rights
+from mcpregistry.domain.definitions.definition import list_changed_fields
 from mcpregistry.domain.definitions.findings import VERSION, Severity
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.domain.kinds import READ
-from mcpregistry.domain.rights import Rights, no_rights
-from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.offer_kinds import READ
+from mcpregistry.domain.text.canonical import hash_parts
 from mcpregistry.models import Definition, Server, Tool
 from mcpregistry.services.configuration.rule_inputs import check_rule_inputs
 from mcpregistry.services.configuration.saving import take_current
@@ -51,7 +51,7 @@ def approve_all(
     Raises Conflict for a tool whose name an operator has given to another one of its server.
     """
     ids = [definition.pk for definition in definitions]
-    tools = _locked_all(definitions)
+    tools = _lock_tools(definitions)
     _check_names_are_free(tools)
     before = {tool.pk: tool.pinned.data if tool.pinned else {} for tool in tools}
     Definition.objects.filter(pk__in=ids).update(
@@ -66,13 +66,13 @@ def approve_all(
     for tool, definition in zip(tools, definitions, strict=True):
         tool.pinned_id = tool.latest_id if tool.latest_id in approved else definition.pk
     bulk_update_with_history(tools, Tool, ["pinned"])
-    with audit.together():
+    with audit.collect_entries():
         for tool, definition in zip(tools, definitions, strict=True):
             _tell(tool, definition, before[tool.pk], actor)
     return tools
 
 
-def _locked_all(definitions: Sequence[Definition]) -> list[Tool]:
+def _lock_tools(definitions: Sequence[Definition]) -> list[Tool]:
     """The tools of the definitions, in their order."""
     rows = (
         Tool.offers.select_for_update(of=("self",))
@@ -98,8 +98,8 @@ def _check_names_are_free(tools: Sequence[Tool]) -> None:
 
 
 def _tell(tool: Tool, definition: Definition, before: dict[str, Any], actor: str) -> None:
-    fields = differences(before, definition.data)
-    audit.record(
+    fields = list_changed_fields(before, definition.data)
+    audit.record_entry(
         kind="definition.approved",
         actor=actor,
         subject=f"tool:{tool}",
@@ -120,17 +120,17 @@ def _withdraw_confirmation(tool: Tool, actor: str) -> None:
     tool.destructive = None
     tool.open_world = None
     tool.save(update_fields=["read_only", "destructive", "open_world"])
-    audit.record(kind="tool.confirmation_withdrawn", actor=actor, subject=f"tool:{tool}")
+    audit.record_entry(kind="tool.confirmation_withdrawn", actor=actor, subject=f"tool:{tool}")
 
 
 @transaction.atomic
 def reject(*, definition: Definition, actor: str, user: object = None) -> Tool:
     """Never serve this definition; if it is the one being served, the tool is withdrawn."""
-    tool = _locked(definition)
+    tool = _lock_tool(definition)
     _decide(definition, user, approved=False)
     if tool.pinned_id == definition.pk:
         _pin(tool, None)
-    audit.record(
+    audit.record_entry(
         kind="definition.rejected", actor=actor, subject=f"tool:{tool}", hash=definition.hash
     )
     return tool
@@ -143,7 +143,7 @@ def revert(*, definition: Definition, actor: str, user: object = None) -> Tool:
     We cannot make a server say something else: the tool serves again once the server offers the
     earlier text. Raises Conflict when no other text of the tool was ever approved.
     """
-    tool = _locked(definition)
+    tool = _lock_tool(definition)
     earlier = (
         tool.definitions.filter(approved=True)
         .exclude(pk=definition.pk)
@@ -157,7 +157,7 @@ def revert(*, definition: Definition, actor: str, user: object = None) -> Tool:
         )
     _decide(definition, user, approved=False)
     _pin(tool, earlier.pk)
-    audit.record(
+    audit.record_entry(
         kind="definition.reverted",
         actor=actor,
         subject=f"tool:{tool}",
@@ -167,7 +167,7 @@ def revert(*, definition: Definition, actor: str, user: object = None) -> Tool:
     return tool
 
 
-def _locked(definition: Definition) -> Tool:
+def _lock_tool(definition: Definition) -> Tool:
     return Tool.offers.select_for_update(of=("self",)).get(pk=definition.tool_id)
 
 
@@ -199,10 +199,10 @@ def approve_clean(*, server: Server, up_to: int, actor: str, user: object = None
 
     ``up_to``: the newest definition (its id) that was there when the person looked.
     """
-    return _approve_each(clean(server, up_to), actor, user)
+    return _approve_each(select_clean_tools(server, up_to), actor, user)
 
 
-def clean(server: Server, up_to: int) -> QuerySet[Tool]:
+def select_clean_tools(server: Server, up_to: int) -> QuerySet[Tool]:
     """What waits of a server, was there when the person looked (``up_to``), and gave the scanner no
     alarm."""
     return server.tools.waiting().filter(
@@ -236,7 +236,7 @@ def _check_own_words(tool: Tool) -> None:
 
 
 @transaction.atomic
-def save_tool(*, tool: Tool, actor: str, rights: Rights = no_rights) -> Tool:
+def save_tool(*, tool: Tool, actor: str, rights: Rights = deny_all_rights) -> Tool:
     """Save what an operator says of a tool: on or off, whether it may be called twice, what a call
     costs.
 
@@ -256,7 +256,7 @@ def save_tool(*, tool: Tool, actor: str, rights: Rights = no_rights) -> Tool:
         "energy": tool.call_energy,
         "cost": None if tool.call_cost is None else str(tool.call_cost),
         "own_name": tool.own_name,
-        "own_description": digest(tool.own_description) if tool.own_description else "",
+        "own_description": hash_parts(tool.own_description) if tool.own_description else "",
     }
-    audit.record(kind="tool.changed", actor=actor, subject=f"tool:{tool}", **facts)
+    audit.record_entry(kind="tool.changed", actor=actor, subject=f"tool:{tool}", **facts)
     return tool

@@ -19,16 +19,16 @@ from django.dispatch import Signal
 from django.utils import timezone
 
 from mcpregistry.domain.definitions.findings import VERSION
-from mcpregistry.domain.kinds import KINDS, TOOL, read, spelled
+from mcpregistry.domain.offer_kinds import KINDS, TOOL, parse_offer_key, spell_offer_key
 from mcpregistry.models import Definition, Server, ServerEvent, Tool
 from mcpregistry.services.definitions.scanning import (
     ListedDefinition,
     Pause,
     ScanResult,
-    definition_of,
+    list_unscanned,
+    make_listed_definition,
     read_definitions,
-    scan,
-    unscanned,
+    scan_definitions,
 )
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.records import audit
@@ -41,7 +41,7 @@ _UNSCANNED = ScanResult(scanner=0, severity=0, findings_json="[]")
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ObservedChanges:
     """Names of tools and, with their kind, of prompts, as compared with the last look at the
     server."""
 
@@ -53,9 +53,9 @@ class Changes:
     def __bool__(self) -> bool:
         return bool(self.added or self.changed or self.removed or self.returned)
 
-    def extend(self, other: Changes) -> None:
+    def extend(self, other: ObservedChanges) -> None:
         """Take in those of a further part of the lists."""
-        for word, names in _named(other):
+        for word, names in _list_named_changes(other):
             getattr(self, word).extend(names)
 
 
@@ -64,7 +64,7 @@ class _NotScannedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Observation:
     """One look at a server: when, and what it lists."""
 
     server: Server
@@ -76,16 +76,16 @@ class _Look:
 
     @property
     def names(self) -> frozenset[str]:
-        return frozenset(read(key)[1] for key in self.listed)
+        return frozenset(parse_offer_key(key)[1] for key in self.listed)
 
 
 @dataclass
 class _Batch:
     """A part of the lists that one transaction writes, and what has changed in it."""
 
-    look: _Look
+    look: _Observation
     scans: Mapping[str, ScanResult]
-    changes: Changes = field(default_factory=Changes)
+    changes: ObservedChanges = field(default_factory=ObservedChanges)
     undecided: set[str] = field(default_factory=set)
 
 
@@ -98,7 +98,7 @@ def observe(
     process: str = "",
     read_at: datetime | None = None,
     pause: Pause = time.sleep,
-) -> Changes:
+) -> ObservedChanges:
     """Store what the server offers now, and compare it with what was approved; called after every
     reading of its lists.
 
@@ -111,11 +111,13 @@ def observe(
     offered_now = {TOOL: listed, **(others or {})}
     now = timezone.now()
     definitions = read_definitions(offered_now, instructions)
-    look = _Look(server, now, read_at or now, frozenset(offered_now), definitions, process)
-    scans = scan(server, unscanned(server, definitions.values()), look.names, pause)
-    changes = Changes()
+    look = _Observation(server, now, read_at or now, frozenset(offered_now), definitions, process)
+    scans = scan_definitions(
+        server, list_unscanned(server, definitions.values()), look.names, pause
+    )
+    changes = ObservedChanges()
     took = 0.0
-    for keys in _batches(look):
+    for keys in _iterate_batches(look):
         if took:
             pause(took)  # others write in between
         began = time.monotonic()
@@ -128,7 +130,7 @@ def observe(
 
 
 @transaction.atomic
-def described(*, server: Server, key: str, body: dict[str, Any]) -> Tool:
+def record_described_tool(*, server: Server, key: str, body: dict[str, Any]) -> Tool:
     """A tool (or prompt, by its name with its kind) of which a file of the whole site says how the
     server describes it, on a site that may not have asked it yet.
 
@@ -136,7 +138,13 @@ def described(*, server: Server, key: str, body: dict[str, Any]) -> Tool:
     scanned after the transaction, which may be that of a whole file.
     """
     now = timezone.now()
-    look = _Look(server, now, now, frozenset([read(key)[0]]), {key: definition_of(key, body)})
+    look = _Observation(
+        server,
+        now,
+        now,
+        frozenset([parse_offer_key(key)[0]]),
+        {key: make_listed_definition(key, body)},
+    )
     rows = Tool.offers.of_record(server.slug, key).select_related("latest", "pinned", "server")
     batch = _Batch(look, {key: _UNSCANNED})
     if (known := rows.first()) is None:
@@ -149,42 +157,44 @@ def described(*, server: Server, key: str, body: dict[str, Any]) -> Tool:
 
 def scan_later(server: Server, listed: ListedDefinition) -> None:
     """Scan a definition that was stored unscanned."""
-    if not unscanned(server, [listed]):
+    if not list_unscanned(server, [listed]):
         return
     names = frozenset(server.tools.filter(present=True).values_list("name", flat=True))
-    kind, name = read(listed.key)
-    (result,) = scan(server, [listed], names, time.sleep).values()
+    kind, name = parse_offer_key(listed.key)
+    (result,) = scan_definitions(server, [listed], names, time.sleep).values()
     rows = Definition.objects.filter(
         tool__server=server, tool__kind=kind, tool__name=name, hash=listed.hash
     )
     rows.exclude(scanner=VERSION).update(**asdict(result))
 
 
-def _batches(look: _Look) -> Iterator[list[str]]:
+def _iterate_batches(look: _Observation) -> Iterator[list[str]]:
     """The keys of what the server lists, and of what it does not list any more; at least one
     batch."""
     present = Tool.offers.filter(server=look.server, kind__in=look.kinds, present=True).order_by(
         "name"
     )
-    known = [spelled(kind, name) for kind, name in present.values_list("kind", "name")]
+    known = [spell_offer_key(kind, name) for kind, name in present.values_list("kind", "name")]
     keys = [*look.listed, *(key for key in known if key not in look.listed)]
     for start in range(0, max(len(keys), 1), _BATCH):
         yield keys[start : start + _BATCH]
 
 
 def _write_scanned(
-    look: _Look, keys: list[str], scans: dict[str, ScanResult], pause: Pause
-) -> Changes | None:
+    look: _Observation, keys: list[str], scans: dict[str, ScanResult], pause: Pause
+) -> ObservedChanges | None:
     try:
         return _write(look, keys, scans)
     except _NotScannedError:
         rest = [look.listed[key] for key in keys if key in look.listed and key not in scans]
-        scans.update(scan(look.server, rest, look.names, pause))
+        scans.update(scan_definitions(look.server, rest, look.names, pause))
         return _write(look, keys, scans)
 
 
 @transaction.atomic
-def _write(look: _Look, keys: list[str], scans: Mapping[str, ScanResult]) -> Changes | None:
+def _write(
+    look: _Observation, keys: list[str], scans: Mapping[str, ScanResult]
+) -> ObservedChanges | None:
     """Compare hashes and write rows; all work on text was done before. None: a later look at the
     server was stored.
 
@@ -196,7 +206,7 @@ def _write(look: _Look, keys: list[str], scans: Mapping[str, ScanResult]) -> Cha
         return None
     batch = _Batch(look, scans)
     rows = Tool.offers.filter(
-        server=server, kind__in=look.kinds, name__in=[read(key)[1] for key in keys]
+        server=server, kind__in=look.kinds, name__in=[parse_offer_key(key)[1] for key in keys]
     )
     texts = ("latest__body", "latest__findings_json", "pinned__body", "pinned__findings_json")
     known = {tool.key: tool for tool in rows.select_related("latest", "pinned").defer(*texts)}
@@ -221,12 +231,12 @@ def _add(batch: _Batch, new: Mapping[str, ListedDefinition]) -> None:
     """What the server has never offered before, all at once."""
     look = batch.look
     seen = {"first_seen_at": look.now, "last_seen_at": look.now}
-    named = {key: read(key) for key in new}
+    named = {key: parse_offer_key(key) for key in new}
     tools = Tool.offers.bulk_create(
         Tool(server=look.server, kind=kind, name=name, **seen) for kind, name in named.values()
     )
     definitions = Definition.objects.bulk_create(
-        _definition_row(batch, tool, new[tool.key]) for tool in tools
+        _build_definition_row(batch, tool, new[tool.key]) for tool in tools
     )
     for tool, definition in zip(tools, definitions, strict=True):
         tool.latest = definition
@@ -237,7 +247,7 @@ def _add(batch: _Batch, new: Mapping[str, ListedDefinition]) -> None:
     batch.undecided.update(new)
 
 
-def _definition_row(batch: _Batch, tool: Tool, each: ListedDefinition) -> Definition:
+def _build_definition_row(batch: _Batch, tool: Tool, each: ListedDefinition) -> Definition:
     if each.key not in batch.scans:
         raise _NotScannedError
     result = asdict(batch.scans[each.key])
@@ -248,7 +258,7 @@ def _observe_one(batch: _Batch, tool: Tool, each: ListedDefinition) -> None:
     changes = batch.changes
     if not tool.present:
         changes.returned.append(each.key)
-    definition = _definition(batch, tool, each)
+    definition = _get_or_create_definition(batch, tool, each)
     if tool.latest is not None and tool.latest != definition:
         changes.changed.append(each.key)
     if definition.decided_at is None:
@@ -263,7 +273,7 @@ def _observe_one(batch: _Batch, tool: Tool, each: ListedDefinition) -> None:
         tool.save(update_fields=[*facts])
 
 
-def _definition(batch: _Batch, tool: Tool, each: ListedDefinition) -> Definition:
+def _get_or_create_definition(batch: _Batch, tool: Tool, each: ListedDefinition) -> Definition:
     definition = tool.latest
     if definition is None or definition.hash != each.hash:
         definition = (
@@ -272,7 +282,7 @@ def _definition(batch: _Batch, tool: Tool, each: ListedDefinition) -> Definition
             .first()
         )
     if definition is None:
-        definition = _definition_row(batch, tool, each)
+        definition = _build_definition_row(batch, tool, each)
         definition.save()
     elif definition.scanner != VERSION and batch.scans.get(each.key, _UNSCANNED).scanner == VERSION:
         Definition.objects.filter(pk=definition.pk).update(**asdict(batch.scans[each.key]))
@@ -285,16 +295,18 @@ def _announce(batch: _Batch) -> None:
     if not changes:
         return
     server = look.server
-    words = [f"{len(names)} {word}" for word, names in _named(changes) if names]
-    facts = {word: names[:100] for word, names in _named(changes) if names}
+    words = [f"{len(names)} {word}" for word, names in _list_named_changes(changes) if names]
+    facts = {word: names[:100] for word, names in _list_named_changes(changes) if names}
     ServerEvent.objects.create(
         server=server,
         at=look.now,
         kind="tools",
-        message=f"{_heading(changes)}: {', '.join(words)}.",
+        message=f"{_compose_heading(changes)}: {', '.join(words)}.",
         process=look.process,
     )
-    audit.record(kind="tools.changed", actor="server", subject=f"server:{server.slug}", **facts)
+    audit.record_entry(
+        kind="tools.changed", actor="server", subject=f"server:{server.slug}", **facts
+    )
     added, changed = (
         [n for n in names if n in batch.undecided] for names in (changes.added, changes.changed)
     )
@@ -303,10 +315,10 @@ def _announce(batch: _Batch) -> None:
         offered.send(sender=Tool, server=server, names=arrived)
 
 
-def _heading(changes: Changes) -> str:
-    kinds = {read(key)[0] for _, keys in _named(changes) for key in keys}
+def _compose_heading(changes: ObservedChanges) -> str:
+    kinds = {parse_offer_key(key)[0] for _, keys in _list_named_changes(changes) for key in keys}
     return " and ".join(f"{kind}s" for kind in KINDS if kind in kinds).capitalize()
 
 
-def _named(changes: Changes) -> list[tuple[str, list[str]]]:
+def _list_named_changes(changes: ObservedChanges) -> list[tuple[str, list[str]]]:
     return [(word, getattr(changes, word)) for word in ("added", "changed", "removed", "returned")]

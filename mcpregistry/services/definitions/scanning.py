@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mcpregistry.domain.definitions.definition import hash_of, visible
+from mcpregistry.domain.definitions.definition import hash_stored_definition, select_visible_fields
 from mcpregistry.domain.definitions.findings import VERSION
-from mcpregistry.domain.kinds import KINDS, read, spelled
-from mcpregistry.domain.text.canonical import plain, stored
+from mcpregistry.domain.offer_kinds import KINDS, parse_offer_key, spell_offer_key
+from mcpregistry.domain.text.canonical import clean_text, encode_lossy_json
 from mcpregistry.models import Definition, Server, Tool
 
 _OTHER_NAMES = 20_000  # to compare new names with
@@ -51,26 +51,28 @@ def read_definitions(
     found: dict[str, ListedDefinition] = {}
     for kind, items in offered.items():
         for data in items:
-            key = spelled(kind, plain(str(data[KINDS[kind].identity]), 500))
+            key = spell_offer_key(kind, clean_text(str(data[KINDS[kind].identity]), 500))
             if key not in found:
-                found[key] = definition_of(key, visible(data, instructions, kind))
+                found[key] = make_listed_definition(
+                    key, select_visible_fields(data, instructions, kind)
+                )
     return found
 
 
-def definition_of(key: str, body: Mapping[str, Any]) -> ListedDefinition:
+def make_listed_definition(key: str, body: Mapping[str, Any]) -> ListedDefinition:
     """The definition with this visible part."""
-    text = stored(body)
-    return ListedDefinition(key, body, text, hash_of(text, read(key)[0]))
+    text = encode_lossy_json(body)
+    return ListedDefinition(key, body, text, hash_stored_definition(text, parse_offer_key(key)[0]))
 
 
-def unscanned(server: Server, listed: Iterable[ListedDefinition]) -> list[ListedDefinition]:
+def list_unscanned(server: Server, listed: Iterable[ListedDefinition]) -> list[ListedDefinition]:
     """Those that this version of the scanner has not read yet."""
     rows = Definition.objects.filter(tool__server=server, scanner=VERSION).order_by()
     scanned = set(rows.values_list("tool__kind", "tool__name", "hash"))
-    return [each for each in listed if (*read(each.key), each.hash) not in scanned]
+    return [each for each in listed if (*parse_offer_key(each.key), each.hash) not in scanned]
 
 
-def scan(
+def scan_definitions(
     server: Server, definitions: Iterable[ListedDefinition], names: frozenset[str], pause: Pause
 ) -> dict[str, ScanResult]:
     """What the scanner finds in each, by key. ``names``: all that the server lists. Never call it
@@ -78,22 +80,27 @@ def scan(
     chosen = list(definitions)
     if not chosen:
         return {}
-    from mcpregistry.domain.definitions.scanner import Scanner, worst  # 6 MB, seldom needed
+    from mcpregistry.domain.definitions.scanner import (  # 6 MB, seldom needed
+        Scanner,
+        find_highest_severity,
+    )
 
-    scanner = Scanner(own=names, others=_names_of_others(server))
+    scanner = Scanner(own=names, others=_list_names_of_others(server))
     results = {}
     began = time.monotonic()
     for each in chosen:
         findings = scanner.scan(each.body)
         rows = [asdict(finding) for finding in findings]
-        results[each.key] = ScanResult(VERSION, int(worst(findings)), stored(rows))
+        results[each.key] = ScanResult(
+            VERSION, int(find_highest_severity(findings)), encode_lossy_json(rows)
+        )
         if (worked := time.monotonic() - began) >= _SLICE:
             pause(worked)
             began = time.monotonic()
     return results
 
 
-def _names_of_others(server: Server) -> frozenset[str]:
+def _list_names_of_others(server: Server) -> frozenset[str]:
     """Names of the tools of all other servers, as far as there is room."""
     tools = Tool.objects.filter(present=True).exclude(server=server).order_by("id")
     return frozenset(tools.values_list("name", flat=True)[:_OTHER_NAMES])

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from mcpregistry.domain.energy import Rates, Usage, estimate, foretold
-from mcpregistry.domain.specs import ToolSpec
+from mcpregistry.domain.energy import EnergyRates, ToolCost, estimate_call_cost, estimate_first_cost
+from mcpregistry.domain.snapshot_specs import ToolSpec
 from mcpregistry.models import Agent, EnergyPool, Tool, ToolUsage
 from mcpregistry.prepared_queries import Given, Select
 
@@ -30,16 +30,16 @@ class Work:
     argument_bytes: int
 
 
-def of_work(work: Work, rates: Rates) -> float:
+def estimate_work(work: Work, rates: EnergyRates) -> float:
     """Units that the call will cost; one small query, before every call of an agent with a pool."""
     tool = work.tool
     if tool.energy > 0:
         return tool.energy
-    usage = next((_usage(row) for row in _USAGE.rows(tool=tool.id)), None)
-    return foretold(_guess(tool), usage, rates, work.argument_bytes)
+    usage = next((_load_usage(row) for row in _USAGE.fetch_rows(tool=tool.id)), None)
+    return estimate_call_cost(_guess_cost(tool), usage, rates, work.argument_bytes)
 
 
-def _usage(row: Any) -> Usage:
+def _load_usage(row: Any) -> ToolCost:
     return ToolUsage(
         **{
             name: getattr(row, name)
@@ -48,24 +48,25 @@ def _usage(row: Any) -> Usage:
     ).usage
 
 
-def _guess(tool: ToolSpec) -> float:
-    return estimate(
+def _guess_cost(tool: ToolSpec) -> float:
+    return estimate_first_cost(
         tool.data, operators=tool.energy, destructive=tool.destructive, open_world=tool.open_world
     )
 
 
-def of_specs(tools: Iterable[ToolSpec], pool_id: int | None) -> dict[int, float]:
+def estimate_specs(tools: Iterable[ToolSpec], pool_id: int | None) -> dict[int, float]:
     """Units of a call of each tool, by its key, for whoever draws on this pool: a query for all of
     them, one for it."""
     listed = list(tools)
     pool = EnergyPool.objects.filter(pk=pool_id).first() if pool_id is not None else None
-    rates = pool.rates if pool else Rates()
+    rates = pool.rates if pool else EnergyRates()
     known = {
         row.tool_id: row.usage
         for row in ToolUsage.objects.filter(tool__in=[tool.id for tool in listed])
     }
     return {
-        tool.id: tool.energy or foretold(_guess(tool), known.get(tool.id), rates) for tool in listed
+        tool.id: tool.energy or estimate_call_cost(_guess_cost(tool), known.get(tool.id), rates)
+        for tool in listed
     }
 
 
@@ -77,8 +78,8 @@ class Estimate:
     why: str
 
 
-def of_tool(
-    tool: Tool, rates: Rates | None = None, *, argument_bytes: int | None = None
+def estimate_tool(
+    tool: Tool, rates: EnergyRates | None = None, *, argument_bytes: int | None = None
 ) -> Estimate | None:
     """For pages and REST, of a tool read with ``usage`` and its definitions. None: it has no
     definition yet.
@@ -91,14 +92,16 @@ def of_tool(
     if definition is None:
         return None
     usage = tool.usage.usage if hasattr(tool, "usage") else None
-    guess = estimate(definition.data, destructive=tool.destructive, open_world=tool.open_world)
+    guess = estimate_first_cost(
+        definition.data, destructive=tool.destructive, open_world=tool.open_world
+    )
     why = (
         f"from its last {usage.calls} calls" if usage and usage.calls > 1 else "from its definition"
     )
-    return Estimate(foretold(guess, usage, rates or Rates(), argument_bytes), why)
+    return Estimate(estimate_call_cost(guess, usage, rates or EnergyRates(), argument_bytes), why)
 
 
-def rates_of(agents: Iterable[str]) -> dict[str, Rates]:
+def load_rates_by_agent(agents: Iterable[str]) -> dict[str, EnergyRates]:
     """Of each agent that draws on a pool the pool's: one query."""
     rows = Agent.objects.filter(slug__in=set(agents), energy_pool__isnull=False).select_related(
         "energy_pool"
@@ -109,10 +112,10 @@ def rates_of(agents: Iterable[str]) -> dict[str, Rates]:
 Asked = tuple[str, str, str]  # agent, server, tool
 
 
-def of_asked(calls: Collection[Asked]) -> dict[Asked, float]:
+def estimate_waiting_calls(calls: Collection[Asked]) -> dict[Asked, float]:
     """Units of calls that wait, for a list of them: three queries, however long it is. Without
     those of unknown tools."""
-    rates = rates_of(agent for agent, _, _ in calls)
+    rates = load_rates_by_agent(agent for agent, _, _ in calls)
     wanted = {each[1:] for each in calls}
     alike = Tool.objects.filter(
         server__slug__in={server for server, _ in wanted}, name__in={name for _, name in wanted}
@@ -125,7 +128,7 @@ def of_asked(calls: Collection[Asked]) -> dict[Asked, float]:
     )
     tools = {names[row.pk]: row for row in rows}
     found = {
-        each: of_tool(tools[each[1:]], rates.get(each[0]))
+        each: estimate_tool(tools[each[1:]], rates.get(each[0]))
         for each in set(calls)
         if each[1:] in tools
     }

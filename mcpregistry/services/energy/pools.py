@@ -1,7 +1,7 @@
 """Pools and their books: configured by people, charged by whatever costs energy.
 
-``charge`` is the one writer of a level. It locks the pool's row, so that many processes take one
-after the other.
+``charge_pool`` is the one writer of a level. It locks the pool's row, so that many processes take
+one after the other.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import structlog
 from django.db import DEFAULT_DB_ALIAS, transaction
 
-from mcpregistry.db import database_now
-from mcpregistry.domain.energy import Level
+from mcpregistry.db import read_database_now
+from mcpregistry.domain.energy import EnergyLevel
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, NotFound
 from mcpregistry.models import Agent, EnergyEntry, EnergyPool
 from mcpregistry.models.signed_books import HEAD_COLUMNS
@@ -29,13 +29,13 @@ Kind = EnergyEntry.Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PoolStanding:
     """How a pool stands now. ``reserved``: for calls that are out; ``seconds_to_full`` None: it
     never will be."""
 
     level: float
     reserved: float
-    state: Level
+    state: EnergyLevel
     seconds_to_full: float | None
 
 
@@ -49,7 +49,7 @@ def save_pool(*, pool: EnergyPool, actor: str) -> EnergyPool:
             "The resume level must not be below the critical level.",
             remedy="Set the resume level to the critical level or above.",
         )
-    now = database_now()
+    now = read_database_now()
     new = pool._state.adding
     if new:
         pool.level = pool.capacity
@@ -57,7 +57,7 @@ def save_pool(*, pool: EnergyPool, actor: str) -> EnergyPool:
     else:
         _keep_level(pool, now)
     save_checked(pool)
-    audit.record(
+    audit.record_entry(
         kind="energy.pool_created" if new else "energy.pool_changed",
         actor=actor,
         subject=f"energy:{pool.slug}",
@@ -70,7 +70,7 @@ def save_pool(*, pool: EnergyPool, actor: str) -> EnergyPool:
 
 def _keep_level(pool: EnergyPool, now: datetime) -> None:
     """What came back so far came by the earlier rate; an entry tells where the books go on."""
-    found = locked(pool.pk)
+    found = lock_pool(pool.pk)
     _take_signed_level(found)
     before = found.stand.level_at(now)
     pool.take_head_of(found)
@@ -83,7 +83,7 @@ def _keep_level(pool: EnergyPool, now: datetime) -> None:
         "after": pool.level,
         "at": now,
     }
-    _signed_entry(pool, facts).save()
+    _make_signed_entry(pool, facts).save()
 
 
 @transaction.atomic
@@ -94,15 +94,15 @@ def delete_pool(*, pool: EnergyPool, actor: str) -> None:
             f"Cannot delete this energy pool: agents use it ({', '.join(names)}).",
             remedy="First assign another pool, or none, to these agents.",
         )
-    audit.record(
+    audit.record_entry(
         kind="energy.pool_deleted", actor=actor, subject=f"energy:{pool.slug}", book=pool.book_name
     )
     pool.delete()
 
 
-def locked(pool_id: int) -> EnergyPool:
+def lock_pool(pool_id: int) -> EnergyPool:
     """The pool, held for this transaction. Raises NotFound."""
-    pool = held(pool_id)
+    pool = lock_pool_or_none(pool_id)
     if pool is None:
         raise NotFound(
             "The energy pool does not exist any more.",
@@ -111,14 +111,17 @@ def locked(pool_id: int) -> EnergyPool:
     return pool
 
 
-def held(pool_id: int) -> EnergyPool | None:
+def lock_pool_or_none(pool_id: int) -> EnergyPool | None:
     """The same; None: there is none any more."""
     pool = next(
-        (EnergyPool.from_db(DEFAULT_DB_ALIAS, _COLUMNS, [*row]) for row in _HELD.rows(id=pool_id)),
+        (
+            EnergyPool.from_db(DEFAULT_DB_ALIAS, _COLUMNS, [*row])
+            for row in _HELD.fetch_rows(id=pool_id)
+        ),
         None,
     )
-    if pool is not None and pool.stand.is_ahead(now := database_now()):
-        _goes_on(pool, now)
+    if pool is not None and pool.stand.is_ahead(now := read_database_now()):
+        _reset_future_level(pool, now)
     return pool
 
 
@@ -132,7 +135,7 @@ _ENTRY = Insert(EnergyEntry)
 _ENTRY_COLUMNS = ("seq", "prev", "hash", "key_id", *EnergyEntry.SIGNED)
 
 
-def _goes_on(pool: EnergyPool, now: datetime) -> None:
+def _reset_future_level(pool: EnergyPool, now: datetime) -> None:
     """The clock was far ahead when the level was written: nothing would come back until it is as
     late as that again."""
     _take_signed_level(pool)
@@ -144,7 +147,7 @@ def _goes_on(pool: EnergyPool, now: datetime) -> None:
         "after": pool.level,
         "at": now,
     }
-    _signed_entry(pool, facts).save()
+    _make_signed_entry(pool, facts).save()
     EnergyPool.objects.filter(pk=pool.pk).update(level=pool.level, level_at=now, **pool.head)
 
 
@@ -158,7 +161,7 @@ def _take_signed_level(pool: EnergyPool) -> None:
         pool.level_at = max(pool.level_at, last.at)
 
 
-def _signed_entry(pool: EnergyPool, facts: Mapping[str, Any]) -> EnergyEntry:
+def _make_signed_entry(pool: EnergyPool, facts: Mapping[str, Any]) -> EnergyEntry:
     """The next entry of the pool's book. Whoever saves it saves the pool as well, which names it
     now."""
     entry = EnergyEntry(pool=pool, **facts)
@@ -166,7 +169,7 @@ def _signed_entry(pool: EnergyPool, facts: Mapping[str, Any]) -> EnergyEntry:
     return entry
 
 
-def charge(
+def charge_pool(
     pool: EnergyPool,
     kind: EnergyEntry.Kind,
     amount: float,
@@ -176,10 +179,10 @@ def charge(
     reference: str = "",
     seconds: float | None = None,
 ) -> EnergyEntry:
-    """Take ``amount`` units of a pool that this transaction holds (``locked``), and write it
+    """Take ``amount`` units of a pool that this transaction holds (``lock_pool``), and write it
     down."""
     before = pool.stand.level_at(now)
-    stand = pool.stand.less(amount, now)
+    stand = pool.stand.take_units(amount, now)
     pool.level = stand.level
     pool.level_at = stand.at
     facts = {
@@ -192,7 +195,7 @@ def charge(
         "seconds": seconds,
         "at": now,
     }
-    entry = _signed_entry(pool, facts)
+    entry = _make_signed_entry(pool, facts)
     _LEVEL(id=pool.pk, level=pool.level, level_at=pool.level_at, **pool.head)
     if kind == Kind.GRANT:  # whose key is told
         entry.save()
@@ -206,10 +209,12 @@ def charge_turn(
 ) -> None:
     """Take what a turn of a model has cost, in the transaction that writes it down. A pool that is
     gone takes nothing."""
-    pool = held(pool_id)
-    amount = pool.rates.of_turn(input=input, cached=cached, output=output) if pool else 0.0
+    pool = lock_pool_or_none(pool_id)
+    amount = pool.rates.price_turn(input=input, cached=cached, output=output) if pool else 0.0
     if pool and amount > 0:
-        charge(pool, Kind.TURN, amount, now=database_now(), agent=agent, reference=reference)
+        charge_pool(
+            pool, Kind.TURN, amount, now=read_database_now(), agent=agent, reference=reference
+        )
 
 
 @transaction.atomic
@@ -220,9 +225,9 @@ def grant(*, pool_id: int, amount: float, actor: str) -> EnergyEntry:
             "The number of units must be above 0 and at most 1,000,000,000.",
             remedy="Enter a number up to the capacity of the pool.",
         )
-    pool = locked(pool_id)
-    entry = charge(pool, Kind.GRANT, -amount, now=database_now())
-    audit.record(
+    pool = lock_pool(pool_id)
+    entry = charge_pool(pool, Kind.GRANT, -amount, now=read_database_now())
+    audit.record_entry(
         kind="energy.granted",
         actor=actor,
         subject=f"energy:{pool.slug}",
@@ -232,10 +237,12 @@ def grant(*, pool_id: int, amount: float, actor: str) -> EnergyEntry:
     return entry
 
 
-def standing(pool: EnergyPool) -> Standing:
+def load_pool_standing(pool: EnergyPool) -> PoolStanding:
     """How it stands now; pages, REST and owners ask. Locks nothing. ``pool``: of a query
     ``with_reserved``."""
-    now = database_now()
+    now = read_database_now()
     level = pool.stand.level_at(now)
     full = pool.stand.seconds_until(pool.capacity, now)
-    return Standing(level, pool.reserved, pool.word(level), full if full != float("inf") else None)  # type: ignore[attr-defined]
+    reserved = pool.reserved  # type: ignore[attr-defined]
+    refilled_in = full if full != float("inf") else None
+    return PoolStanding(level, reserved, pool.word(level), refilled_in)

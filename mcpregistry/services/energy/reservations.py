@@ -21,14 +21,14 @@ from typing import Any
 from django.db import OperationalError, connection, transaction
 from django.db.models import Exists, OuterRef, Q
 
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.domain.energy import OnEmpty
-from mcpregistry.domain.lifecycle import SUPPOSED, State
+from mcpregistry.domain.lifecycle import SUPPOSED, InvocationState
 from mcpregistry.models import EnergyEntry, EnergyPool, EnergyReservation, Invocation
 from mcpregistry.prepared_queries import Given, Insert, Select
 from mcpregistry.services.energy import estimates
 from mcpregistry.services.energy.estimates import Work
-from mcpregistry.services.energy.pools import Kind, charge, held, locked
+from mcpregistry.services.energy.pools import Kind, charge_pool, lock_pool, lock_pool_or_none
 
 _AT_ONCE = 500
 _CALL = EnergyReservation.Kind.CALL
@@ -82,10 +82,10 @@ def reserve(
 
     ``waited``: for how many seconds it has been asking for energy.
     """
-    pool = held(pool_id)
-    if pool is None or _NOTE.rows(call_id=call_id):
+    pool = lock_pool_or_none(pool_id)
+    if pool is None or _NOTE.fetch_rows(call_id=call_id):
         return None
-    amount = estimates.of_work(work, pool.rates)
+    amount = estimates.estimate_work(work, pool.rates)
     return _set_aside(pool, amount, kind=_CALL, call_id=call_id, agent_slug=agent, waited=waited)
 
 
@@ -99,15 +99,15 @@ def reserve_turn(
     In the transaction of whoever holds the run's lease. ``twice``: where nobody waits for energy,
     as much again must be left besides, for the run's last word.
     """
-    pool = held(pool_id)
+    pool = lock_pool_or_none(pool_id)
     if pool is None:
         return None
     release(run=run)
-    amount = pool.rates.of_turn(input=input, cached=0, output=output)
+    amount = pool.rates.price_turn(input=input, cached=0, output=output)
     if (
         twice
         and pool.on_empty == OnEmpty.DENY
-        and (short := _still_short(pool, 2 * amount, database_now()))
+        and (short := _retry_after_settling(pool, 2 * amount, read_database_now()))
     ):
         return short
     return (
@@ -121,22 +121,22 @@ def release(*, run: str) -> None:
 
 
 def _set_aside(pool: EnergyPool, amount: float, **facts: Any) -> Shortage | None:
-    now = database_now()
-    short = _still_short(pool, amount, now)
+    now = read_database_now()
+    short = _retry_after_settling(pool, amount, now)
     if short and pool.on_empty != OnEmpty.ALLOW:
         return short
     _SET_ASIDE([{"pool": pool.pk, "amount": amount, "made_at": now, **facts}])
     return None
 
 
-def _still_short(pool: EnergyPool, amount: float, now: datetime) -> Shortage | None:
+def _retry_after_settling(pool: EnergyPool, amount: float, now: datetime) -> Shortage | None:
     """Once calls that have ended have given back what they did not use."""
-    short = _shortage(pool, amount, now)
-    return _shortage(pool, amount, now) if short and _settle_ended(pool, now) else short
+    short = _make_shortage(pool, amount, now)
+    return _make_shortage(pool, amount, now) if short and _settle_ended(pool, now) else short
 
 
-def _shortage(pool: EnergyPool, amount: float, now: datetime) -> Shortage | None:
-    taken = sum(row.amount for row in _TAKEN.rows(pool=pool.pk))
+def _make_shortage(pool: EnergyPool, amount: float, now: datetime) -> Shortage | None:
+    taken = sum(row.amount for row in _TAKEN.fetch_rows(pool=pool.pk))
     stand = pool.stand
     seconds = stand.seconds_until(amount + taken, now)
     if seconds <= 0:
@@ -160,9 +160,11 @@ def settle(*, call_id: str, until: datetime | None = None) -> bool:
 
     ``until``: when the dead process that had sent it was last known to be alive, if that is known.
     """
-    for note in _NOTE.rows(call_id=call_id):
-        return bool(_settled(locked(note.pool_id), [call_id], database_now(), until))
-    return _corrected(call_id)
+    for note in _NOTE.fetch_rows(call_id=call_id):
+        return bool(
+            _settle_reservations(lock_pool(note.pool_id), [call_id], read_database_now(), until)
+        )
+    return _correct_charge(call_id)
 
 
 def settle_due() -> int:
@@ -171,15 +173,21 @@ def settle_due() -> int:
 
     The clock calls it. Returns how many calls.
     """
-    waiting = _ended(EnergyReservation.objects.all()).values_list("call_id", flat=True)[:_AT_ONCE]
+    waiting = _select_ended_reservations(EnergyReservation.objects.all()).values_list(
+        "call_id", flat=True
+    )[:_AT_ONCE]
     known = Invocation.objects.filter(pk=OuterRef("reference"), finished_at__isnull=False).exclude(
         error_code=SUPPOSED
     )
-    wrong = _supposed().filter(Exists(known)).values_list("reference", flat=True)[:_AT_ONCE]
+    wrong = (
+        _select_assumed_charges()
+        .filter(Exists(known))
+        .values_list("reference", flat=True)[:_AT_ONCE]
+    )
     return sum(settle(call_id=call_id) for call_id in [*waiting, *wrong])
 
 
-def _supposed() -> Any:
+def _select_assumed_charges() -> Any:
     """Entries of calls whose supposed end was charged, and not corrected."""
     corrections = EnergyEntry.objects.filter(kind=Kind.CORRECTION, reference=OuterRef("reference"))
     return EnergyEntry.objects.filter(
@@ -187,42 +195,44 @@ def _supposed() -> Any:
     )
 
 
-def _corrected(call_id: str) -> bool:
+def _correct_charge(call_id: str) -> bool:
     """Charge the difference if the call was charged by a supposed end, and the real one came
     later."""
-    for found in _supposed().filter(reference=call_id):
-        pool = locked(found.pool_id)
-        charged = _supposed().filter(pk=found.pk).first()
-        call = next(iter(_RECORD.rows(id=call_id)), None)
+    for found in _select_assumed_charges().filter(reference=call_id):
+        pool = lock_pool(found.pool_id)
+        charged = _select_assumed_charges().filter(pk=found.pk).first()
+        call = next(iter(_RECORD.fetch_rows(id=call_id)), None)
         if charged is None or call is None or call.error_code == SUPPOSED:
             return False
-        seconds = _seconds(call, 0.0)
-        amount = 0.0 if seconds is None else _cost(pool, call, seconds)
+        seconds = _measure_work_seconds(call, 0.0)
+        amount = 0.0 if seconds is None else _compute_cost(pool, call, seconds)
         facts = {"agent": charged.agent_slug, "reference": call_id, "seconds": seconds or 0.0}
-        charge(pool, Kind.CORRECTION, amount - charged.amount, now=database_now(), **facts)
+        charge_pool(
+            pool, Kind.CORRECTION, amount - charged.amount, now=read_database_now(), **facts
+        )
         return True
     return False
 
 
 @transaction.atomic
-def charged(*, call_id: str, pool_id: int) -> Charged | None:
+def load_charge(*, call_id: str, pool_id: int) -> Charged | None:
     """What the call has cost by the books; it is charged first if it is still to be. None: it has
     not ended yet, or there is no such pool any more. A call that cost nothing has no entry: then
     the level is that of this moment.
     """
     settle(call_id=call_id)
-    if entries := _ENTRIES.rows(reference=call_id):
+    if entries := _ENTRIES.fetch_rows(reference=call_id):
         return Charged(sum(entry.amount for entry in entries), entries[-1].after)
-    if _NOTE.rows(call_id=call_id):
+    if _NOTE.fetch_rows(call_id=call_id):
         return None
     pool = EnergyPool.objects.filter(pk=pool_id).first()
-    return Charged(0.0, pool.stand.level_at(database_now())) if pool else None
+    return Charged(0.0, pool.stand.level_at(read_database_now())) if pool else None
 
 
 Act = Callable[[], Any]
 
 
-def together(acts: Sequence[Act]) -> list[Any]:
+def run_in_one_transaction(acts: Sequence[Act]) -> list[Any]:
     """Several of these by one commit, in their order: what each returned, or the exception that
     undid it alone.
 
@@ -230,9 +240,9 @@ def together(acts: Sequence[Act]) -> list[Any]:
     what undid all of them.
     """
     if len(acts) == 1:
-        return [_done(acts[0])]
+        return [_run_or_return_error(acts[0])]
     with transaction.atomic():
-        said = [_done(act) for act in acts]
+        said = [_run_or_return_error(act) for act in acts]
         # it broke in one of them: what the others were told would not be kept
         if connection.needs_rollback:
             raise OperationalError(
@@ -241,7 +251,7 @@ def together(acts: Sequence[Act]) -> list[Any]:
         return said
 
 
-def _done(act: Act) -> Any:
+def _run_or_return_error(act: Act) -> Any:
     """Each is a transaction of its own, or a savepoint within that of all."""
     try:
         return act()
@@ -251,33 +261,33 @@ def _done(act: Act) -> Any:
 
 def _settle_ended(pool: EnergyPool, now: datetime) -> int:
     calls = list(
-        _ended(EnergyReservation.objects.filter(pool=pool)).values_list("call_id", flat=True)[
-            :_AT_ONCE
-        ]
+        _select_ended_reservations(EnergyReservation.objects.filter(pool=pool)).values_list(
+            "call_id", flat=True
+        )[:_AT_ONCE]
     )
-    return _settled(pool, calls, now)
+    return _settle_reservations(pool, calls, now)
 
 
-def _ended(reservations: Any) -> Any:
+def _select_ended_reservations(reservations: Any) -> Any:
     """Those of calls that are not out any more, or of which there is no record any more."""
     out = Invocation.objects.filter(pk=OuterRef("call_id"), finished_at=None)
     return reservations.filter(~Exists(out), kind=_CALL)
 
 
-def _settled(
+def _settle_reservations(
     pool: EnergyPool, calls: list[str], now: datetime, until: datetime | None = None
 ) -> int:
     """Of a pool that is locked: who comes second finds the reservation gone. ``until``: see
     ``settle``."""
     done = 0
-    notes = [each for call in calls for each in _NOTE.rows(call_id=call)]
+    notes = [each for call in calls for each in _NOTE.fetch_rows(call_id=call)]
     for note in [each for each in notes if each.pool_id == pool.pk]:
-        call = next(iter(_RECORD.rows(id=note.call_id)), None)
+        call = next(iter(_RECORD.fetch_rows(id=note.call_id)), None)
         if call is not None and call.finished_at is None:
             continue
-        seconds = _seconds(call, note.waited, until)
+        seconds = _measure_work_seconds(call, note.waited, until)
         if call is not None and seconds is not None:
-            amount = _cost(pool, call, seconds)
+            amount = _compute_cost(pool, call, seconds)
             is_supposed = call.error_code == SUPPOSED
             if is_supposed and until is None:  # how long it worked is not known
                 amount = min(amount, note.amount)
@@ -327,7 +337,7 @@ _RECORD = Select(
 def _take(pool: EnergyPool, amount: float, note: Any, seconds: float | None, now: datetime) -> None:
     # a supposed end is written down in any case, so that it can be corrected
     if amount > 0 or seconds is None:
-        charge(
+        charge_pool(
             pool,
             Kind.CALL,
             amount,
@@ -338,11 +348,11 @@ def _take(pool: EnergyPool, amount: float, note: Any, seconds: float | None, now
         )
 
 
-def _cost(pool: EnergyPool, call: Any, seconds: float) -> float:
-    return pool.rates.of_call(seconds, len(call.arguments.encode()) + call.result_bytes)
+def _compute_cost(pool: EnergyPool, call: Any, seconds: float) -> float:
+    return pool.rates.price_call(seconds, len(call.arguments.encode()) + call.result_bytes)
 
 
-def _seconds(call: Any, waited: float, until: datetime | None = None) -> float | None:
+def _measure_work_seconds(call: Any, waited: float, until: datetime | None = None) -> float | None:
     """Of its work, by what the record says: none (None) of a call that was never sent; one that
     failed took as long as one that did not. It waited for energy after it was recorded, which is no
     work. ``until``: see ``settle``.
@@ -351,7 +361,7 @@ def _seconds(call: Any, waited: float, until: datetime | None = None) -> float |
         call is None
         or call.dispatched_at is None
         or call.finished_at is None
-        or call.state == State.NOT_SENT
+        or call.state == InvocationState.NOT_SENT
     ):
         return None
     end = call.finished_at if until is None else min(until, call.finished_at)

@@ -11,8 +11,8 @@ from typing import Any
 from django.db.models import FloatField, OuterRef, Q, Subquery
 from django.db.models.functions import Length
 
-from mcpregistry.domain.energy import LOOKED_AT, Sample, usage_of
-from mcpregistry.domain.lifecycle import SUPPOSED, State
+from mcpregistry.domain.energy import LOOKED_AT, Sample, summarize_samples
+from mcpregistry.domain.lifecycle import SUPPOSED, InvocationState
 from mcpregistry.models import EnergyEntry, Invocation, Tool, ToolUsage
 
 _NEWS = timedelta(minutes=10)
@@ -23,18 +23,18 @@ def count_due(now: datetime) -> int:
     """Reckon anew what calls took of the tools that were called of late; the clock does it. Returns
     how many."""
     asked = (
-        _sent()
+        _select_sent_calls()
         .filter(received_at__gt=now - _NEWS)
         .order_by()
         .values_list("server_slug", "tool_name")
         .distinct()
     )
-    return sum(_counted(server, tool, now) for server, tool in asked[:_TOOLS_AT_ONCE])
+    return sum(_count_tool_usage(server, tool, now) for server, tool in asked[:_TOOLS_AT_ONCE])
 
 
-def _counted(server: str, name: str, now: datetime) -> bool:
+def _count_tool_usage(server: str, name: str, now: datetime) -> bool:
     tool = Tool.objects.filter(server__slug=server, name=name).first()
-    usage = usage_of(_samples(server, name)) if tool else None
+    usage = summarize_samples(_load_samples(server, name)) if tool else None
     if tool is None or usage is None:
         return False
     facts: Mapping[str, Any] = {
@@ -50,14 +50,14 @@ def _counted(server: str, name: str, now: datetime) -> bool:
     return True
 
 
-def _samples(server: str, tool: str) -> list[Sample]:
+def _load_samples(server: str, tool: str) -> list[Sample]:
     """Of its newest calls, the oldest first. Where a call has waited for energy, the books know
     what it worked."""
     worked = EnergyEntry.objects.filter(
         ~Q(reference=""), kind=EnergyEntry.Kind.CALL, reference=OuterRef("pk")
     )
     calls = (
-        _sent()
+        _select_sent_calls()
         .filter(server_slug=server, tool_name=tool)
         .exclude(arguments="")
         .order_by("-received_at", "-id")
@@ -72,8 +72,8 @@ def _samples(server: str, tool: str) -> list[Sample]:
     ]
 
 
-def _sent() -> Any:
+def _select_sent_calls() -> Any:
     """Calls that were sent and have ended with any result. A supposed end is left out: it does not
     tell how long the call worked."""
     ended = Invocation.objects.filter(dispatched_at__isnull=False, finished_at__isnull=False)
-    return ended.exclude(state=State.NOT_SENT).exclude(error_code=SUPPOSED)
+    return ended.exclude(state=InvocationState.NOT_SENT).exclude(error_code=SUPPOSED)

@@ -9,9 +9,13 @@ from dataclasses import replace
 from mcpregistry.domain import formats
 from mcpregistry.domain.formats.document import Document, Parked, Written
 from mcpregistry.models import ImportedFile, Server
-from mcpregistry.services.exchange.policy import flags_now, known, ruled_servers
-from mcpregistry.services.exchange.rows import in_order
-from mcpregistry.services.exchange.sections import sections
+from mcpregistry.services.exchange.policy import (
+    export_server_entry,
+    list_servers_with_rules,
+    read_current_flags,
+)
+from mcpregistry.services.exchange.rows import order_servers
+from mcpregistry.services.exchange.sections import make_sections
 from mcpregistry.services.records import audit
 
 
@@ -28,12 +32,12 @@ def export_config(
     chosen = Server.objects.all() if servers is None else servers
     rows = [row for row in chosen if row.enabled or not only_enabled]
     family = formats.FORMATS[format_name].family
-    document = _document(in_order(rows, family))
-    for section in sections():
+    document = _build_document(order_servers(rows, family))
+    for section in make_sections():
         document = section.give(document, include_secrets=include_secrets)
     written = formats.write(document, format_name, include_secrets=include_secrets)
     if include_secrets:
-        audit.record(
+        audit.record_entry(
             kind="configuration.exported",
             actor=actor,
             subject=f"format:{format_name}",
@@ -42,9 +46,9 @@ def export_config(
     return written
 
 
-def _document(rows: Iterable[Server]) -> Document:
-    ruled = ruled_servers()
-    document = Document(tuple(known(row, ruled) for row in rows))
+def _build_document(rows: Iterable[Server]) -> Document:
+    ruled = list_servers_with_rules()
+    document = Document(tuple(export_server_entry(row, ruled) for row in rows))
     for file in ImportedFile.objects.all():
         rest = file.rest
         document = replace(
@@ -57,4 +61,4 @@ def _document(rows: Iterable[Server]) -> Document:
             flags={**document.flags, **rest.get("flags", {})},
             parked={**document.parked, file.family: Parked.from_json(rest.get("parked", {}))},
         )
-    return replace(document, flags=flags_now(dict(document.flags)))
+    return replace(document, flags=read_current_flags(dict(document.flags)))

@@ -12,7 +12,7 @@ from mcpregistry.domain.errors import NotFound
 from mcpregistry.domain.formats import text
 from mcpregistry.domain.formats.notes import FileInvalid
 from mcpregistry.domain.project_files import PROJECT_FILES
-from mcpregistry.services.exchange import large
+from mcpregistry.services.exchange import large_files
 
 # Folders that hold a host's file; the workspace is the folder around them.
 _HOST_FOLDERS = {
@@ -31,7 +31,7 @@ _SERVER_KEYS = {"mcpServers", "servers", "mcp", "mcp_servers", "mcps"}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LocatedFile:
     """The file that is meant, and a warning if there is one to give."""
 
     path: Path
@@ -40,7 +40,7 @@ class Found:
 
 def locate(
     *, format_name: str, workspace: Path | None, environ: Mapping[str, str], here: Path
-) -> Found:
+) -> LocatedFile:
     """The file that is meant when none is named.
 
     With a workspace: the first of ``PROJECT_FILES`` in it, ``.dispatch/mcp.json`` before
@@ -48,7 +48,7 @@ def locate(
     ``MCP_CONFIG_PATH`` or ``mcp-servers.json`` here. Raises NotFound with the places looked at.
     """
     if workspace is not None:
-        return _in_workspace(workspace)
+        return _locate_in_workspace(workspace)
     if format_name == "ai-agent":
         places = [
             here / ".ai-agent.json",
@@ -56,30 +56,32 @@ def locate(
         ]
     else:
         places = [here / environ.get("MCP_CONFIG_PATH", "mcp-servers.json")]
-    return Found(_first(places))
+    return LocatedFile(_find_first_file(places))
 
 
-def _in_workspace(workspace: Path) -> Found:
+def _locate_in_workspace(workspace: Path) -> LocatedFile:
     places = [workspace / name for name in PROJECT_FILES]
     # A host's settings without servers do not hide the file of another host.
     servers = [
         place
         for place in places
-        if place.is_file() and (place == places[0] or _declares_servers(place))
+        if place.is_file() and (place == places[0] or _has_server_declarations(place))
     ]
-    path = servers[0] if servers else _first(places)
+    path = servers[0] if servers else _find_first_file(places)
     others = ", ".join(str(place) for place in servers[1:])
-    return Found(path, f"{path} is used. The servers in {others} are ignored." if others else "")
+    return LocatedFile(
+        path, f"{path} is used. The servers in {others} are ignored." if others else ""
+    )
 
 
-def _declares_servers(path: Path) -> bool:
+def _has_server_declarations(path: Path) -> bool:
     try:
         return bool(_SERVER_KEYS & set(text.load(read_file(path), path.name)))
     except (OSError, FileInvalid):
         return False
 
 
-def _first(places: list[Path]) -> Path:
+def _find_first_file(places: list[Path]) -> Path:
     for place in places:
         if place.is_file():
             return place
@@ -90,7 +92,7 @@ def _first(places: list[Path]) -> Path:
     )
 
 
-def folders_for(path: Path | None, workspace: Path | None) -> dict[str, str]:
+def map_folder_variables(path: Path | None, workspace: Path | None) -> dict[str, str]:
     """What ``${workspace}`` and ``${home}`` stand for in a file at ``path`` (None: it came through
     a pipe)."""
     home = {"home": str(Path.home())}
@@ -106,7 +108,7 @@ def folders_for(path: Path | None, workspace: Path | None) -> dict[str, str]:
     }
 
 
-def project_folder(path: str) -> str:
+def name_project_folder(path: str) -> str:
     """The name of the project's folder, also for a file in a host's folder inside it, such as
     ``.cursor``."""
     folder = Path(path).parent
@@ -117,7 +119,7 @@ def read_file(path: Path) -> bytes:
     """The file's bytes, at most one more than a configuration file may have, so that a reader can
     refuse it."""
     with path.open("rb") as stream:
-        return stream.read(large.MAX_BYTES + 1)
+        return stream.read(large_files.MAX_BYTES + 1)
 
 
 class FileWatch:
@@ -129,7 +131,7 @@ class FileWatch:
         self._stamp: tuple[int, int, int] | None = None
         self._content: bytes | None = None
 
-    def changed(self) -> bytes | None:
+    def read_if_changed(self) -> bytes | None:
         """The new content, or None: nothing new, file absent, or still being written."""
         stamp = self._look()
         if stamp is None or stamp == self._stamp:

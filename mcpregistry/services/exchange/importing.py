@@ -14,46 +14,57 @@ from dataclasses import dataclass, replace
 from django.db import transaction
 
 from mcpregistry.domain import formats
+from mcpregistry.domain.caller_rights import Rights, deny_all_rights
 from mcpregistry.domain.errors import ConfigInvalid, Denied
 from mcpregistry.domain.formats import text
 from mcpregistry.domain.formats.document import Document, ServerEntry
-from mcpregistry.domain.formats.expansion import expand_document, unresolved_folders
+from mcpregistry.domain.formats.expansion import expand_document, find_unresolved_folders
 from mcpregistry.domain.formats.format import Format
-from mcpregistry.domain.formats.keys import slug
-from mcpregistry.domain.formats.notes import Action, FileInvalid, Note, pointer
-from mcpregistry.domain.formats.pasted.secrets import Secret, taken_out
-from mcpregistry.domain.rights import Rights, no_rights
-from mcpregistry.domain.servers.launch import credentials_named
-from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.formats.keys import make_slug
+from mcpregistry.domain.formats.notes import Action, FileInvalid, Note, make_pointer
+from mcpregistry.domain.formats.pasted.secrets import Secret, extract_secrets
+from mcpregistry.domain.servers.launch import list_credential_names
+from mcpregistry.domain.text.canonical import hash_parts
 from mcpregistry.models import ImportedFile, Server
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.services.exchange.files import project_folder
-from mcpregistry.services.exchange.kept_secrets import (
+from mcpregistry.services.exchange.files import name_project_folder
+from mcpregistry.services.exchange.imported_secrets import (
     REMEDY,
     SCOPE_REMEDY,
     add_credentials,
+    describe_secrets,
     keep_secrets,
-    secrets_in,
 )
-from mcpregistry.services.exchange.large import reduced
+from mcpregistry.services.exchange.large_files import reduce_large_file
+from mcpregistry.services.exchange.other_file_parts import merge_kept_data, rename_tool_servers
 from mcpregistry.services.exchange.policy import (
     APPLIED,
     FOLLOWED,
     WAITING,
+    export_server_entry,
     follow_file,
-    known,
 )
-from mcpregistry.services.exchange.rest import together, with_servers_renamed
-from mcpregistry.services.exchange.rows import brought_by, entry_of, fill_row, free_name, shown
+from mcpregistry.services.exchange.rows import (
+    build_server_entry,
+    fill_row,
+    find_free_slug,
+    find_source_file,
+    redact_entry_for_diff,
+)
 from mcpregistry.services.exchange.sections import (
     CONFLICT,
     NOT_ITS_OWN,
-    Change,
+    ImportChange,
+    ImportTaking,
     OnConflict,
-    Taking,
-    sections,
+    make_sections,
 )
-from mcpregistry.services.exchange.workspaces import KIND, Choice, Offer, take_projects
+from mcpregistry.services.exchange.workspaces import (
+    KIND,
+    WorkspaceChoice,
+    WorkspaceOffer,
+    take_projects,
+)
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers.lifecycle import disable_server, enable_server, save_server
 
@@ -66,7 +77,7 @@ _WAITING = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ImportOutcome:
     """``saved`` is False for a dry run and whenever a note is refused: then the database is as it
     was.
 
@@ -77,24 +88,26 @@ class Outcome:
     path: str
     format: str
     notes: tuple[Note, ...]
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ImportChange, ...] = ()
     saved: bool = False
     left_out: frozenset[str] = frozenset()
-    projects: tuple[Offer, ...] = ()
+    projects: tuple[WorkspaceOffer, ...] = ()
 
     @property
     def mark(self) -> str:
         """What names the difference, for ``import_file`` to make this one and no other; without
         workspaces."""
-        return digest(
-            replace(self, changes=tuple(each for each in self.changes if each.kind != KIND)).diff()
+        return hash_parts(
+            replace(
+                self, changes=tuple(each for each in self.changes if each.kind != KIND)
+            ).format_diff()
         )
 
     @property
     def refused(self) -> tuple[Note, ...]:
         return tuple(note for note in self.notes if note.action == "refused")
 
-    def diff(self) -> str:
+    def format_diff(self) -> str:
         """A unified diff of the records, as text; empty when the file changes nothing."""
         parts = []
         for change in self.changes:
@@ -131,10 +144,10 @@ def import_file(
     seen: str | None = None,
     may_be_empty: bool = False,
     secrets_apart: bool = False,
-    workspaces: Choice | None = None,
+    workspaces: WorkspaceChoice | None = None,
     narrowed: Callable[[Document], Document] | None = None,
-    rights: Rights = no_rights,
-) -> Outcome:
+    rights: Rights = deny_all_rights,
+) -> ImportOutcome:
     """Read a file and make rows of its servers, and of what other apps know. What it says wrongly
     is no exception, but in ``Outcome.refused``. An entry that cannot be used is left out with a
     note, except in a file of our own format.
@@ -153,29 +166,29 @@ def import_file(
     try:
         found, document = read_document(raw, path, format_name)
     except FileInvalid as error:
-        return Outcome(path, format_name, (error.note,))
+        return ImportOutcome(path, format_name, (error.note,))
     if narrowed is not None:
         document = narrowed(document)
     if variables is not None:
-        document = _expanded(document, path, variables, folders or {})
+        document = _expand_import(document, path, variables, folders or {})
     if found.family != _STRICT:
-        document = document.leaving_out()
+        document = document.drop_refused_entries()
     if document.refused:
-        return Outcome(path, found.name, found.in_its_words(document.notes))
-    with transaction.atomic(), audit.together():
-        run = _Import(
+        return ImportOutcome(path, found.name, found.spell_notes(document.notes))
+    with transaction.atomic(), audit.collect_entries():
+        run = _ServerImport(
             document, path, found, on_conflict, actor, may_rule=may_rule, may_grant=may_grant
         )
         run.keeps_secrets = secrets_apart
-        run.workspaces = workspaces or Choice()
+        run.workspaces = workspaces or WorkspaceChoice()
         run.shares_nothing = narrowed is not None
         run.rights = rights
-        run.all()
+        run.import_all()
         if not run.changes and not may_be_empty and not _has_more(document):
-            run.nothing()
-        notes = found.in_its_words((*document.notes, *run.notes))
-        left_out = _names_left_out(document, run)
-        outcome = Outcome(
+            run.refuse_empty_file()
+        notes = found.spell_notes((*document.notes, *run.notes))
+        left_out = _list_left_out_names(document, run)
+        outcome = ImportOutcome(
             path, found.name, notes, tuple(run.changes), left_out=left_out, projects=run.projects
         )
         saved = save and not outcome.refused and seen in (None, outcome.mark)
@@ -189,7 +202,7 @@ def read_document(raw: bytes, path: str, format_name: str = "") -> tuple[Format,
 
     Raises ``FileInvalid`` for a file that cannot be read at all.
     """
-    return formats.read(reduced(raw, path), path, format_name)
+    return formats.read(reduce_large_file(raw, path), path, format_name)
 
 
 def _has_more(document: Document) -> bool:
@@ -205,26 +218,27 @@ def _has_more(document: Document) -> bool:
     )
 
 
-def _names_left_out(document: Document, run: _Import) -> frozenset[str]:
+def _list_left_out_names(document: Document, run: _ServerImport) -> frozenset[str]:
     """What servers are called whose entries were left out: the last part of their place."""
     notes = (*document.notes, *run.notes)
     places = {note.entry for note in notes if note.action == "left out" and note.entry}
     return frozenset(
-        slug(place.rsplit("/", 1)[-1].replace("~1", "/").replace("~0", "~")) for place in places
+        make_slug(place.rsplit("/", 1)[-1].replace("~1", "/").replace("~0", "~"))
+        for place in places
     )
 
 
-def _expanded(
+def _expand_import(
     document: Document, path: str, variables: Mapping[str, str], folders: Mapping[str, str]
 ) -> Document:
     expanded = expand_document(document, path, variables, folders)
     why = "The workspace of the server is not known."
     remedy = "Enter the directory with --workspace DIRECTORY."
-    places = (entry.at for entry in unresolved_folders(expanded))
-    return expanded.with_notes(*(Note("refused", path, at, why, remedy, entry=at) for at in places))
+    places = (entry.at for entry in find_unresolved_folders(expanded))
+    return expanded.add_notes(*(Note("refused", path, at, why, remedy, entry=at) for at in places))
 
 
-class _Import:
+class _ServerImport:
     """One file on its way into the database, inside one transaction."""
 
     def __init__(
@@ -246,22 +260,22 @@ class _Import:
         self.on_conflict = on_conflict
         self.actor = actor
         self.notes: list[Note] = []
-        self.changes: list[Change] = []
+        self.changes: list[ImportChange] = []
         self.renamed: dict[str, str] = {}
         self.keeps_secrets = False
         self.shares_nothing = False
-        self.workspaces = Choice()
-        self.rights: Rights = no_rights
-        self.projects: tuple[Offer, ...] = ()
+        self.workspaces = WorkspaceChoice()
+        self.rights: Rights = deny_all_rights
+        self.projects: tuple[WorkspaceOffer, ...] = ()
         self._rows: dict[str, Server] = {}  # by the key in the document
 
-    def all(self) -> None:
+    def import_all(self) -> None:
         rows = {server.slug: server for server in Server.objects.select_for_update()}
         for position, entry in enumerate(self.document.servers):
-            self._server(entry, position, rows)
-        self._credentials()
-        self._flags()
-        self._rest()
+            self._import_server(entry, position, rows)
+        self._create_credentials()
+        self._apply_flags()
+        self._import_rest()
         self.projects = take_projects(
             self.document.projects,
             self._rows,
@@ -275,7 +289,7 @@ class _Import:
             for action in ("created", "changed")
         }
         if any(counts.values()):
-            audit.record(
+            audit.record_entry(
                 kind="configuration.imported",
                 actor=self.actor,
                 subject=f"file:{self.path}",
@@ -283,11 +297,11 @@ class _Import:
                 **counts,
             )
 
-    def _rest(self) -> None:
+    def _import_rest(self) -> None:
         """What belongs to no server: other apps take their part, what is left is kept as it
         stands."""
         tools = tuple(
-            with_servers_renamed(tool, self.renamed) for tool in self.document.expert_tools
+            rename_tool_servers(tool, self.renamed) for tool in self.document.expert_tools
         )
         document = replace(self.document, expert_tools=tools)
         family = self.format.family
@@ -296,7 +310,7 @@ class _Import:
         ).first() or ImportedFile(family=family)
         before = dict(row.rest)
         owned = before.get("brought", {})
-        taking = Taking(
+        taking = ImportTaking(
             variant=self.format.name,
             actor=self.actor,
             on_conflict=self.on_conflict,
@@ -305,7 +319,7 @@ class _Import:
             note=self._note,
             changed=self.changes.append,
         )
-        for section in sections():
+        for section in make_sections():
             document = section.take(document, taking)
         # By path, so that a file may later replace what is its own.
         made = sorted(
@@ -316,7 +330,7 @@ class _Import:
         if made:
             owned = {path: sorted({*names} - {*made}) for path, names in owned.items()}
             owned[self.path] = sorted({*owned.get(self.path, ()), *made})
-        rest = together(before, document, family) | {"brought": owned}
+        rest = merge_kept_data(before, document, family) | {"brought": owned}
         if rest != before:
             row.rest = rest
             row.path = self.path
@@ -327,21 +341,21 @@ class _Import:
     ) -> None:
         self.notes.append(Note(action, self.path, at, sentence, remedy, entry=entry))
 
-    def nothing(self) -> None:
+    def refuse_empty_file(self) -> None:
         """Refuse a file without servers."""
         sentence = f"The file contains no servers to import. It was read as {self.format.title}."
         self._note(
             "refused", "", sentence, "Choose the file that contains the servers, or another format."
         )
 
-    def _server(self, entry: ServerEntry, position: int, rows: dict[str, Server]) -> None:
+    def _import_server(self, entry: ServerEntry, position: int, rows: dict[str, Server]) -> None:
         key = entry.key
         if self.on_conflict == "own":
-            entry = self._under_own_name(entry, position, rows)
+            entry = self._rename_if_taken(entry, position, rows)
         old = rows.get(entry.key)
-        entry, secrets = taken_out(entry) if self.keeps_secrets else (entry, ())
-        if old and self.on_conflict == "rename" and self._differs(old, entry, position):
-            free = free_name(entry.key, rows)
+        entry, secrets = extract_secrets(entry) if self.keeps_secrets else (entry, ())
+        if old and self.on_conflict == "rename" and self._is_different(old, entry, position):
+            free = find_free_slug(entry.key, rows)
             self._note(
                 "translated",
                 entry.at,
@@ -352,11 +366,11 @@ class _Import:
             old = None
         row = old or Server(slug=entry.key)
         if old and entry.auto_approve is False:  # silence leaves it as it is
-            entry = replace(entry, auto_approve=known(old).auto_approve)
-        own = old is not None and brought_by(old) == self.path
-        change = self._filled(row, entry, position, old)
+            entry = replace(entry, auto_approve=export_server_entry(old).auto_approve)
+        own = old is not None and find_source_file(old) == self.path
+        change = self._fill_server_row(row, entry, position, old)
         if old and change.action == "changed" and not self._may_replace(own=own):
-            self._conflict(entry, change)
+            self._report_conflict(entry, change)
             self._rows[key] = old
             return
         if not old or change.action == "changed":
@@ -369,7 +383,7 @@ class _Import:
         rows[entry.key] = row
         self._rows[key] = row
 
-    def _under_own_name(
+    def _rename_if_taken(
         self, entry: ServerEntry, position: int, rows: Mapping[str, Server]
     ) -> ServerEntry:
         """A server belongs to its file: if one of another file has its name and differs, it gets
@@ -377,19 +391,22 @@ class _Import:
         own = (
             row.slug
             for row in rows.values()
-            if brought_by(row) == self.path and row.extra.get("in_file") == entry.key
+            if find_source_file(row) == self.path and row.extra.get("in_file") == entry.key
         )
         name = next(own, "")
         old = rows.get(entry.key)
-        is_foreign = old is not None and brought_by(old) != self.path
+        is_foreign = old is not None and find_source_file(old) != self.path
         if (
             not name
             and old
             and is_foreign
-            and (self.shares_nothing or self._differs(old, entry, position))
+            and (self.shares_nothing or self._is_different(old, entry, position))
         ):
-            name = free_name(
-                f"{entry.key[:40]}-{slug(project_folder(self.path).lower())[:18]}".rstrip("-"), rows
+            name = find_free_slug(
+                f"{entry.key[:40]}-{make_slug(name_project_folder(self.path).lower())[:18]}".rstrip(
+                    "-"
+                ),
+                rows,
             )
             self._note(
                 "translated",
@@ -401,25 +418,31 @@ class _Import:
         self.renamed[entry.key] = name
         return replace(entry, key=name)
 
-    def _filled(self, row: Server, entry: ServerEntry, position: int, old: Server | None) -> Change:
+    def _fill_server_row(
+        self, row: Server, entry: ServerEntry, position: int, old: Server | None
+    ) -> ImportChange:
         """Write the entry into the row, unsaved; how that differs from what the row said."""
-        before, env = (known(old), (old.env, old.headers)) if old else (None, ({}, {}))
+        before, env = (
+            (export_server_entry(old), (old.env, old.headers)) if old else (None, ({}, {}))
+        )
         fill_row(row, entry, source=self.format.name, position=position)
         _switch(row, entry, stated=self._states_enabled(entry))
-        return _change(before, entry_of(row), hidden=bool(old) and env != (row.env, row.headers))
+        return _make_change(
+            before, build_server_entry(row), hidden=bool(old) and env != (row.env, row.headers)
+        )
 
     def _note_what_waits(self, entry: ServerEntry) -> None:
         for column, sentence in _WAITING.items():
             if getattr(entry, column) not in ("", False, None):
-                self._note("parked", entry.at + pointer(column), sentence)
+                self._note("parked", entry.at + make_pointer(column), sentence)
 
-    def _differs(self, old: Server, entry: ServerEntry, position: int) -> bool:
+    def _is_different(self, old: Server, entry: ServerEntry, position: int) -> bool:
         probe = Server.objects.get(pk=old.pk)
-        before = known(probe).columns()
+        before = export_server_entry(probe).columns()
         if entry.auto_approve is False:
-            entry = replace(entry, auto_approve=known(probe).auto_approve)
+            entry = replace(entry, auto_approve=export_server_entry(probe).auto_approve)
         fill_row(probe, entry, source=probe.source, position=position)
-        return entry_of(probe).columns() != before
+        return build_server_entry(probe).columns() != before
 
     def _may_replace(self, *, own: bool) -> bool:
         return self.on_conflict in ("replace", "rename") or (self.on_conflict == "own" and own)
@@ -427,7 +450,7 @@ class _Import:
     def _states_enabled(self, entry: ServerEntry) -> bool:
         return any({"enabled", "disabled"} & set(parked.order) for parked in entry.parked.values())
 
-    def _conflict(self, entry: ServerEntry, change: Change) -> None:
+    def _report_conflict(self, entry: ServerEntry, change: ImportChange) -> None:
         if self.on_conflict == "skip":
             self.changes.append(replace(change, action="skipped"))
             self._note(
@@ -438,7 +461,7 @@ class _Import:
         self._note("refused", entry.at, "A different server with this name exists.", remedy)
         self.changes.append(change)
 
-    def _save(self, row: Server, entry: ServerEntry, change: Change) -> bool:
+    def _save(self, row: Server, entry: ServerEntry, change: ImportChange) -> bool:
         """Whether the row stands as the file wants it."""
         self.changes.append(change)
         if change.action == "unchanged":
@@ -469,7 +492,7 @@ class _Import:
         if (
             self.format.family != _STRICT
             and not self.keeps_secrets
-            and (found := secrets_in(entry))
+            and (found := describe_secrets(entry))
         ):
             self._note("kept", entry.at, found, REMEDY)
 
@@ -480,40 +503,40 @@ class _Import:
         if told:
             self._note(
                 "translated" if told == APPLIED else "parked",
-                entry.at + pointer("auto_approve"),
+                entry.at + make_pointer("auto_approve"),
                 told,
             )
 
-    def _flags(self) -> None:
+    def _apply_flags(self) -> None:
         for name, follow in FOLLOWED.items():
             wanted = self.document.flags.get(name)
             if wanted is not None and (
                 told := follow(wanted=wanted, actor=self.actor, may_rule=self.may_rule)
             ):
-                self._note("parked" if told in WAITING else "translated", pointer(name), told)
+                self._note("parked" if told in WAITING else "translated", make_pointer(name), told)
 
-    def _credentials(self) -> None:
+    def _create_credentials(self) -> None:
         """Every prompt of the file is a credential that waits for its value."""
         inputs = {
             str(item["id"]): str(item.get("description", "")) for item in self.document.inputs
         }
         if unusable := add_credentials(
-            inputs, self._places_of, actor=self.actor, rights=self.rights
+            inputs, self._list_credential_places, actor=self.actor, rights=self.rights
         ):
             self._note(
                 "parked",
-                pointer("inputs"),
+                make_pointer("inputs"),
                 f"No server can use {', '.join(unusable)} yet.",
                 SCOPE_REMEDY,
             )
 
-    def _places_of(self, credential: str) -> list[str]:
+    def _list_credential_places(self, credential: str) -> list[str]:
         """A credential that a file brings, without a value so far, is meant for the servers that it
         brings with it."""
         named = [change.slug for change in self.changes if change.kind == "server"]
         rows = Server.objects.filter(slug__in=named)
         return [
-            f"server:{row.slug}" for row in rows if credential in credentials_named(row.texts())
+            f"server:{row.slug}" for row in rows if credential in list_credential_names(row.texts())
         ]
 
 
@@ -525,10 +548,14 @@ def _switch(row: Server, entry: ServerEntry, *, stated: bool) -> None:
         row.lifecycle = Lifecycle.ACTIVE if row.launch_confirmed else Lifecycle.DRAFT
 
 
-def _change(before: ServerEntry | None, after: ServerEntry, *, hidden: bool) -> Change:
+def _make_change(before: ServerEntry | None, after: ServerEntry, *, hidden: bool) -> ImportChange:
     if before is None:
-        return Change(after.key, "created", {}, shown(after))
+        return ImportChange(after.key, "created", {}, redact_entry_for_diff(after))
     same = before.columns() == after.columns()
-    return Change(
-        after.key, "unchanged" if same else "changed", shown(before), shown(after), hidden
+    return ImportChange(
+        after.key,
+        "unchanged" if same else "changed",
+        redact_entry_for_diff(before),
+        redact_entry_for_diff(after),
+        hidden,
     )

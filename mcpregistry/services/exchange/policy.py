@@ -16,11 +16,17 @@ from django.db.models import QuerySet
 
 from mcpregistry.domain.formats.document import ServerEntry
 from mcpregistry.domain.policy.conditions import LONGEST
-from mcpregistry.domain.policy.decision import Outcome
+from mcpregistry.domain.policy.decision import RuleOutcome
 from mcpregistry.models import Configuration, PolicyRule, Server
 from mcpregistry.services.configuration.site import save_configuration
-from mcpregistry.services.exchange.rows import entry_of
-from mcpregistry.services.policy.rules import AUTO, auto_rules, delete_rule, free_name, save_rule
+from mcpregistry.services.exchange.rows import build_server_entry
+from mcpregistry.services.policy.rules import (
+    AUTO,
+    delete_rule,
+    find_free_rule_name,
+    list_auto_rules,
+    save_rule,
+)
 
 FLAG = "toolApprovalRequired"
 DISCOVERY = "autoDiscoveryEnabled"
@@ -42,17 +48,19 @@ FLAG_WAITS = f"{_NEEDS_RIGHT} decide what happens if no rule matches."
 SWITCH_WAITS = f"{_NEEDS_RIGHT} enable or disable the sub-agent."
 
 
-def known(server: Server, ruled: Collection[int] | None = None) -> ServerEntry:
+def export_server_entry(server: Server, ruled: Collection[int] | None = None) -> ServerEntry:
     """The server as a file may say it, with what is auto-approved now. ``ruled``: see there; for
     who asks about many."""
-    entry = entry_of(server)
+    entry = build_server_entry(server)
     if not server.pk:
         return entry
-    approved = _approved(server, entry.auto_approve, about=ruled is None or server.pk in ruled)
+    approved = _find_auto_approved(
+        server, entry.auto_approve, about=ruled is None or server.pk in ruled
+    )
     return replace(entry, auto_approve=approved)
 
 
-def ruled_servers() -> set[int]:
+def list_servers_with_rules() -> set[int]:
     """The servers that any rule names, or one of whose tools: of all others nothing can be
     auto-approved."""
     named = PolicyRule.objects.order_by().values_list("server_id", "tool__server_id").distinct()
@@ -60,37 +68,37 @@ def ruled_servers() -> set[int]:
     return {key for key in keys if key is not None}
 
 
-def _approved(
+def _find_auto_approved(
     server: Server, stated: bool | tuple[str, ...], *, about: bool
 ) -> bool | tuple[str, ...]:
     """As a file last put it where that is still true, so that an export gives back what was
     imported. ``about``: there may be rules about the server."""
-    ours = _rule_of(server) if about else None
-    if (about and auto_rules(server=server)) or (ours and not ours.condition):
+    ours = _find_file_rule(server) if about else None
+    if (about and list_auto_rules(server=server)) or (ours and not ours.condition):
         return True
-    names = {*_named(ours), *(_one_by_one(server) if about else ())}
+    names = {*_list_names_in_condition(ours), *(_find_single_tool_rules(server) if about else ())}
     if not isinstance(stated, bool) and set(stated) == names:
         return stated
     return tuple(sorted(names)) if names else False
 
 
-def _rules_of(server: Server) -> QuerySet[PolicyRule]:
+def _select_file_rules(server: Server) -> QuerySet[PolicyRule]:
     """The rules that files have made of the server: one that counts, and perhaps some that wait."""
     rules = PolicyRule.objects.filter(
-        name__startswith=_OURS, server=server, outcome=Outcome.ALLOW, draft=False
+        name__startswith=_OURS, server=server, outcome=RuleOutcome.ALLOW, draft=False
     )
     return rules.order_by("-enabled", "pk")
 
 
-def _rule_of(server: Server) -> PolicyRule | None:
-    return _rules_of(server).first()
+def _find_file_rule(server: Server) -> PolicyRule | None:
+    return _select_file_rules(server).first()
 
 
-def _name(server: Server) -> str:
+def _name_file_rule(server: Server) -> str:
     return f"{_OURS}{server.slug}"
 
 
-def _named(rule: PolicyRule | None) -> list[str]:
+def _list_names_in_condition(rule: PolicyRule | None) -> list[str]:
     found = _NAMES.fullmatch(rule.condition) if rule else None
     try:
         names = json.loads(found[1]) if found else []
@@ -99,7 +107,7 @@ def _named(rule: PolicyRule | None) -> list[str]:
     return [name for name in names if isinstance(name, str)]
 
 
-def _one_by_one(server: Server) -> dict[str, PolicyRule]:
+def _find_single_tool_rules(server: Server) -> dict[str, PolicyRule]:
     rules = PolicyRule.objects.live().filter(
         tool__server=server,
         server=None,
@@ -107,7 +115,7 @@ def _one_by_one(server: Server) -> dict[str, PolicyRule]:
         endpoint=None,
         expert="",
         condition="",
-        outcome=Outcome.ALLOW,
+        outcome=RuleOutcome.ALLOW,
         priority=AUTO,
     )
     return {rule.tool.name: rule for rule in rules.select_related("tool") if rule.tool}
@@ -132,10 +140,17 @@ def follow_file(
         _withdraw_others(server, approved, actor)
     if not approved:
         return ""
-    rule = _rule_of(server) if may_rule else _rules_of(server).filter(condition=condition).first()
+    rule = (
+        _find_file_rule(server)
+        if may_rule
+        else _select_file_rules(server).filter(condition=condition).first()
+    )
     if rule is None or rule.condition != condition or (may_rule and not rule.enabled):
         rule = rule or PolicyRule(
-            name=free_name(_name(server)), server=server, outcome=Outcome.ALLOW, priority=AUTO
+            name=find_free_rule_name(_name_file_rule(server)),
+            server=server,
+            outcome=RuleOutcome.ALLOW,
+            priority=AUTO,
         )
         rule.condition = condition
         rule.enabled = may_rule
@@ -146,10 +161,10 @@ def follow_file(
 def _withdraw_others(server: Server, approved: tuple[str, ...], actor: str) -> None:
     """Delete the rules that let more tools run than the file says: single ones, and with no tool
     the server's."""
-    for name, single in _one_by_one(server).items():
+    for name, single in _find_single_tool_rules(server).items():
         if name not in approved:
             delete_rule(rule=single, actor=actor)
-    whole = _rule_of(server)
+    whole = _find_file_rule(server)
     if not approved and whole is not None:
         delete_rule(rule=whole, actor=actor)
 
@@ -159,10 +174,10 @@ def _follow_flag(*, wanted: bool, actor: str, may_rule: bool) -> str:
     told = (
         f"a call that matches no rule {'waits for an approval' if wanted else 'runs immediately'}"
     )
-    outcome = Outcome.ASK if wanted else Outcome.ALLOW
+    outcome = RuleOutcome.ASK if wanted else RuleOutcome.ALLOW
     return _set(
         default_outcome=outcome,
-        unless=Outcome.DENY,
+        unless=RuleOutcome.DENY,
         told=told,
         waits=FLAG_WAITS,
         may=may_rule,
@@ -189,7 +204,7 @@ def _set(
     """Set the site's column, which stays where it is ``unless``; a sentence for the import's notes,
     or "" if nothing changes."""
     ((name, value),) = column.items()
-    configuration = Configuration.locked()
+    configuration = Configuration.load_for_update()
     if getattr(configuration, name) in (value, unless):
         return ""
     if not may:
@@ -205,11 +220,11 @@ FOLLOWED = {FLAG: _follow_flag, DISCOVERY: _follow_discovery, SUB_AGENT: _follow
 WAITING = (FLAG_WAITS, DISCOVERY_WAITS, SWITCH_WAITS)
 
 
-def flags_now(flags: dict[str, bool]) -> dict[str, bool]:
+def read_current_flags(flags: dict[str, bool]) -> dict[str, bool]:
     """The flags of a file with those that are settings of the site as these are now."""
     site = Configuration.load()
     now = {
-        FLAG: site.default_outcome != Outcome.ALLOW,
+        FLAG: site.default_outcome != RuleOutcome.ALLOW,
         DISCOVERY: site.auto_discovery,
         SUB_AGENT: site.sub_agent_enabled,
     }

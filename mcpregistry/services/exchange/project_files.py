@@ -24,13 +24,13 @@ from mcpregistry.domain.formats.expansion import expand_document, is_guarded
 from mcpregistry.domain.formats.format import Format
 from mcpregistry.domain.formats.notes import FileInvalid
 from mcpregistry.domain.project_files import PROJECT_FILES
-from mcpregistry.domain.servers.launch import variables_named
-from mcpregistry.domain.servers.shown_env import shown_env
-from mcpregistry.domain.text.canonical import digest, stored
-from mcpregistry.domain.text.display import printable
-from mcpregistry.domain.text.redaction import masked_words
-from mcpregistry.models.signing import keyed_digest
-from mcpregistry.services.exchange.files import folders_for, read_file
+from mcpregistry.domain.servers.launch import list_variable_names
+from mcpregistry.domain.servers.redacted_env import redact_env
+from mcpregistry.domain.text.canonical import encode_lossy_json, hash_parts
+from mcpregistry.domain.text.display import show_invisible_characters
+from mcpregistry.domain.text.redaction import mask_words
+from mcpregistry.models.signing import compute_keyed_digest
+from mcpregistry.services.exchange.files import map_folder_variables, read_file
 from mcpregistry.services.exchange.importing import read_document
 
 MOST_BYTES = 1024 * 1024
@@ -64,10 +64,10 @@ class ProjectReading:
 
     @property
     def folders(self) -> dict[str, str]:
-        return folders_for(self.path, self.directory)
+        return map_folder_variables(self.path, self.directory)
 
 
-def real_directory(name: str | Path) -> Path:
+def resolve_directory(name: str | Path) -> Path:
     """The directory with all links followed. Raises ProjectFileUnusable if it cannot have a
     confirmation."""
     directory = Path(os.path.realpath(name))
@@ -79,7 +79,7 @@ def real_directory(name: str | Path) -> Path:
         len(str(directory).encode())
     except UnicodeEncodeError:
         raise ProjectFileUnusable(
-            f"The name of the directory {printable(str(directory))} is not valid UTF-8.",
+            f"The name of the directory {show_invisible_characters(str(directory))} is not valid UTF-8.",
             remedy="Rename the directory.",
         ) from None
     if len(str(directory)) > _LONGEST_DIRECTORY:
@@ -102,26 +102,32 @@ def read_project(directory: Path, environ: Mapping[str, str]) -> ProjectReading 
             continue
         _check_owners(directory, path)
         found, document, raw = _read(path)
-        if not (document := only_servers(document)).servers:
+        if not (document := select_foreign_servers(document)).servers:
             continue
-        variables = _variables_of_launches(document.servers, environ)
-        document = expand_document(document, str(path), variables, folders_for(path, directory))
-        servers = _usable(document, path, found).servers
-        entries = {entry.key: _in_full(entry) for entry in servers}
+        variables = _collect_launch_variables(document.servers, environ)
+        document = expand_document(
+            document, str(path), variables, map_folder_variables(path, directory)
+        )
+        servers = _drop_unusable_entries(document, path, found).servers
+        entries = {entry.key: _describe_sealed_parts(entry) for entry in servers}
         return ProjectReading(
             directory=directory,
             path=path,
             format=found.name,
             raw=raw,
-            content=keyed_digest("project file", str(directory), str(path), stored(entries)),
+            content=compute_keyed_digest(
+                "project file", str(directory), str(path), encode_lossy_json(entries)
+            ),
             entries=entries,
-            summary=tuple(_line(entry) for entry in sorted(servers, key=lambda entry: entry.key)),
+            summary=tuple(
+                _describe_server(entry) for entry in sorted(servers, key=lambda entry: entry.key)
+            ),
             variables=variables,
         )
     return None
 
 
-def only_servers(document: Document) -> Document:
+def select_foreign_servers(document: Document) -> Document:
     """The servers of a project's file, without the entries that start or reach this site itself.
 
     The same file often has the host's entry for ``runmcp``. If it were started from here, it would
@@ -143,13 +149,13 @@ def _check_owners(directory: Path, path: Path) -> None:
         facts = place.stat()
         if facts.st_uid not in (os.geteuid(), 0):
             raise ProjectFileUnusable(
-                f"{printable(str(place), 500)} belongs to another user of this machine.",
+                f"{show_invisible_characters(str(place), 500)} belongs to another user of this machine.",
                 remedy="Start the host as that user, or use your own copy of the directory.",
             )
         if facts.st_mode & stat.S_IWOTH:
             raise ProjectFileUnusable(
-                f"Every user of this machine can change {printable(str(place), 500)}.",
-                remedy=f"Run: chmod o-w {shlex.quote(printable(str(place), 500))}",
+                f"Every user of this machine can change {show_invisible_characters(str(place), 500)}.",
+                remedy=f"Run: chmod o-w {shlex.quote(show_invisible_characters(str(place), 500))}",
             )
 
 
@@ -171,12 +177,12 @@ def _read(path: Path) -> tuple[Format, Document, bytes]:
     return found, document, raw
 
 
-def _usable(document: Document, path: Path, found: Format) -> Document:
+def _drop_unusable_entries(document: Document, path: Path, found: Format) -> Document:
     """Without entries that cannot be used, as an import leaves them out."""
     if found.family != "slipsnisse":
-        document = document.leaving_out()
+        document = document.drop_refused_entries()
     if document.refused:
-        note = found.in_its_words(document.refused)[0]
+        note = found.spell_notes(document.refused)[0]
         raise ProjectFileUnusable(
             f"{path}: {note.pointer or '/'}: {note.sentence}", remedy=note.remedy
         )
@@ -186,7 +192,7 @@ def _usable(document: Document, path: Path, found: Format) -> Document:
             remedy="Import the file instead (manage.py importconfig).",
         )
     for entry in document.servers:
-        if len(_line(entry)) + len(_hidden_environment(entry)) > _LONGEST_LINE:
+        if len(_describe_server(entry)) + len(_list_hidden_environment(entry)) > _LONGEST_LINE:
             raise ProjectFileUnusable(
                 f"{path}: {entry.at}: The declaration of the server has more than {_LONGEST_LINE} characters, which is too long to review.",
                 remedy="Put long scripts in separate files.",
@@ -194,7 +200,7 @@ def _usable(document: Document, path: Path, found: Format) -> Document:
     return document
 
 
-def _variables_of_launches(
+def _collect_launch_variables(
     servers: Iterable[ServerEntry], environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Variables in commands, working directories and addresses, as far as they have a value that is
@@ -202,7 +208,7 @@ def _variables_of_launches(
     names = {
         name
         for entry in servers
-        for name in variables_named((*entry.command, entry.cwd, entry.url))
+        for name in list_variable_names((*entry.command, entry.cwd, entry.url))
     } - {"workspace", "home"}
     return {
         name: environ[name]
@@ -218,22 +224,22 @@ def _has_value(environ: Mapping[str, str], name: str) -> bool:
         return False
 
 
-def _facts(entry: ServerEntry) -> dict[str, Any]:
+def _describe_project(entry: ServerEntry) -> dict[str, Any]:
     columns = replace(entry, oauth=None).columns()
     return columns | {"oauth": asdict(entry.oauth) if entry.oauth else None}
 
 
-def _line(entry: ServerEntry) -> str:
+def _describe_server(entry: ServerEntry) -> str:
     """One line about a server: its command or address, environment and variables. Secrets are
     masked."""
     if entry.command:
-        parts = [" ".join(shlex.quote(word) for word in masked_words(list(entry.command)))]
+        parts = [" ".join(shlex.quote(word) for word in mask_words(list(entry.command)))]
     else:
-        parts = masked_words([entry.url])
+        parts = mask_words([entry.url])
     if entry.cwd:
         parts.append(f"in {entry.cwd}")
     if entry.env:
-        shown = shown_env(entry.env)
+        shown = redact_env(entry.env)
         parts.append(
             "environment: "
             + ", ".join(
@@ -243,32 +249,36 @@ def _line(entry: ServerEntry) -> str:
     if entry.headers:
         parts.append("headers: " + ", ".join(sorted(entry.headers)))
     if names := sorted(
-        variables_named((*entry.command, entry.url, *entry.env.values(), *entry.headers.values()))
+        list_variable_names(
+            (*entry.command, entry.url, *entry.env.values(), *entry.headers.values())
+        )
     ):
         parts.append("uses from the environment of the host: " + ", ".join(names))
     if not entry.enabled:
         parts.append("disabled in the file")
-    return printable(f"{entry.key}: {'; '.join(parts)}")
+    return show_invisible_characters(f"{entry.key}: {'; '.join(parts)}")
 
 
-def _in_full(entry: ServerEntry) -> dict[str, str]:
+def _describe_sealed_parts(entry: ServerEntry) -> dict[str, str]:
     """What is kept sealed of an entry, for whoever may confirm it."""
     return {
-        "digest": digest("entry", stored(_facts(entry))),
-        "launch": _launch(entry),
-        "environment": _hidden_environment(entry),
+        "digest": hash_parts("entry", encode_lossy_json(_describe_project(entry))),
+        "launch": _format_launch(entry),
+        "environment": _list_hidden_environment(entry),
     }
 
 
-def _hidden_environment(entry: ServerEntry) -> str:
+def _list_hidden_environment(entry: ServerEntry) -> str:
     """The values of the environment that are masked in the summary: they could hide what a program
     loads."""
-    shown = shown_env(entry.env)
+    shown = redact_env(entry.env)
     hidden = {name: value for name, value in entry.env.items() if shown[name] != value}
-    return printable(" ".join(f"{name}={shlex.quote(hidden[name])}" for name in sorted(hidden)))
+    return show_invisible_characters(
+        " ".join(f"{name}={shlex.quote(hidden[name])}" for name in sorted(hidden))
+    )
 
 
-def _launch(entry: ServerEntry) -> str:
+def _format_launch(entry: ServerEntry) -> str:
     """The command or the address in full: a word that only looks like a secret could hide what a
     command does."""
-    return printable(shlex.join(entry.command) if entry.command else entry.url)
+    return show_invisible_characters(shlex.join(entry.command) if entry.command else entry.url)

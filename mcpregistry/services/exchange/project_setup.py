@@ -13,23 +13,28 @@ from pathlib import Path
 
 from django.db import transaction
 
+from mcpregistry.domain.caller_rights import grant_all_rights
 from mcpregistry.domain.definitions.findings import Severity
 from mcpregistry.domain.errors import SlipsnisseError
-from mcpregistry.domain.rights import all_rights
 from mcpregistry.models import Agent, Endpoint, Grant, ProjectFile, Server, Tool
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.grants import save_grant, withdraw_grant
-from mcpregistry.services.access.scopes import grant_variables, vouched
+from mcpregistry.services.access.scopes import allow_file_variables, grant_variables
 from mcpregistry.services.definitions import decisions
-from mcpregistry.services.exchange.importing import Outcome, import_file
+from mcpregistry.services.exchange.importing import ImportOutcome, import_file
 from mcpregistry.services.exchange.project_files import (
     ProjectFileUnusable,
     ProjectReading,
-    only_servers,
     read_project,
+    select_foreign_servers,
 )
-from mcpregistry.services.exchange.projects import servers_of
-from mcpregistry.services.exchange.trusted import ask_servers, one_at_a_time, passing, variables_of
+from mcpregistry.services.exchange.projects import list_project_servers
+from mcpregistry.services.exchange.trusted_files import (
+    allow_passed_variables,
+    ask_servers,
+    hold_setup_lock,
+    list_server_variables,
+)
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers.lifecycle import (
     confirm_launch,
@@ -60,7 +65,7 @@ def set_up_project(*, directory: Path, environ: Mapping[str, str]) -> None:
     the problem of the file. A new server that does not work is deleted, so that the next start can
     try it again.
     """
-    with one_at_a_time():
+    with hold_setup_lock():
         row = ProjectFile.objects.filter(directory=str(directory)).first()
         if row is None or row.state != "starting":
             return
@@ -88,18 +93,18 @@ def _set_up(row: ProjectFile, reading: ProjectReading) -> _Result:
     )
     failed = _confirm(servers, row)
     working = [server for server in servers if server.slug not in failed]
-    with passing(variables_of(working)):
+    with allow_passed_variables(list_server_variables(working)):
         failed |= ask_servers(working)
     _delete(slug for slug in failed if slug in new)
     working = [server for server in working if server.slug not in failed]
     offered_now = [server for server in working if server.extra.get("in_file") not in row.offered]
     result = _Result([*failed.values()], is_complete=not failed)
-    _offer(offered_now, row, result)
+    _offer_servers(offered_now, row, result)
     return result
 
 
-def _import(reading: ProjectReading, row: ProjectFile) -> Outcome:
-    with vouched():
+def _import(reading: ProjectReading, row: ProjectFile) -> ImportOutcome:
+    with allow_file_variables():
         return import_file(
             raw=reading.raw,
             path=str(reading.path),
@@ -108,9 +113,9 @@ def _import(reading: ProjectReading, row: ProjectFile) -> Outcome:
             on_conflict="own",
             variables=reading.variables,
             folders=reading.folders,
-            narrowed=only_servers,
+            narrowed=select_foreign_servers,
             # None: confirmed by a command
-            rights=row.confirmed_by.has_perm if row.confirmed_by else all_rights,
+            rights=row.confirmed_by.has_perm if row.confirmed_by else grant_all_rights,
         )
 
 
@@ -147,11 +152,11 @@ def _confirm(servers: Iterable[Server], row: ProjectFile) -> dict[str, str]:
 def _delete(slugs: Iterable[str]) -> None:
     for server in Server.objects.filter(slug__in=list(slugs)):
         # made a moment ago, by this start
-        delete_server(server=server, actor=ACTOR, rights=all_rights)
+        delete_server(server=server, actor=ACTOR, rights=grant_all_rights)
 
 
 @transaction.atomic
-def _offer(servers: list[Server], row: ProjectFile, result: _Result) -> None:
+def _offer_servers(servers: list[Server], row: ProjectFile, result: _Result) -> None:
     """Approve new definitions that are not suspicious, and grant the servers to the agent of the
     directory on its endpoint.
 
@@ -165,7 +170,7 @@ def _offer(servers: list[Server], row: ProjectFile, result: _Result) -> None:
             "The agent or the endpoint of the directory was deleted. Start the host again."
         )
         return
-    with audit.together():
+    with audit.collect_entries():
         waiting = (
             Tool.offers.waiting()
             .filter(server__in=servers, pinned=None)
@@ -210,7 +215,7 @@ def _note_end(row: ProjectFile, reading: ProjectReading, result: _Result) -> Non
         now.problem = "\n".join(result.problems)
         now.served = reading.content if result.is_complete else ""
         now.save()
-        audit.record(
+        audit.record_entry(
             kind="project_file.served",
             actor=ACTOR,
             subject=f"directory:{row.directory}",
@@ -222,8 +227,8 @@ def _note_end(row: ProjectFile, reading: ProjectReading, result: _Result) -> Non
 def _undo(row: ProjectFile | None, reading: ProjectReading, result: _Result) -> None:
     """Stop the servers, and withdraw what was granted now, so that the next confirmation grants it
     again."""
-    with audit.together():
-        for server in servers_of(str(reading.path)):
+    with audit.collect_entries():
+        for server in list_project_servers(str(reading.path)):
             withdraw_launch(server=server, actor=ACTOR)
         for grant in Grant.objects.filter(pk__in=result.grants):
             withdraw_grant(grant=grant, actor=ACTOR)
@@ -232,9 +237,9 @@ def _undo(row: ProjectFile | None, reading: ProjectReading, result: _Result) -> 
         row.save(update_fields=["offered"])
 
 
-def variables_of_project(path: str) -> frozenset[str]:
+def list_project_variables(path: str) -> frozenset[str]:
     """Names of the variables of the host's environment that the running servers of the file refer
     to."""
-    return variables_of(
-        [server for server in servers_of(path) if server.lifecycle == Lifecycle.ACTIVE]
+    return list_server_variables(
+        [server for server in list_project_servers(path) if server.lifecycle == Lifecycle.ACTIVE]
     )

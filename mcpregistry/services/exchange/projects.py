@@ -16,9 +16,9 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
+from mcpregistry.domain.caller_rights import Rights, deny_all_rights
 from mcpregistry.domain.errors import Conflict
-from mcpregistry.domain.rights import Rights, no_rights
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Agent, Endpoint, ProjectFile, Server, Workspace
 from mcpregistry.services.access import agents
 from mcpregistry.services.exchange.project_files import (
@@ -26,8 +26,8 @@ from mcpregistry.services.exchange.project_files import (
     ProjectReading,
     read_project,
 )
-from mcpregistry.services.exchange.rows import brought_by
-from mcpregistry.services.exchange.trusted import own_endpoint
+from mcpregistry.services.exchange.rows import find_source_file
+from mcpregistry.services.exchange.trusted_files import make_endpoint_slug
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers.lifecycle import withdraw_launch
 
@@ -60,8 +60,8 @@ def note_project(
     known = ProjectFile.objects.filter(directory=str(directory)).exists()
     if reading is None and not problem and not known:
         return None
-    with transaction.atomic(), audit.together():
-        place = _place(directory, agent)
+    with transaction.atomic(), audit.collect_entries():
+        place = _find_endpoint_and_agent(directory, agent)
         row, _ = ProjectFile.objects.get_or_create(
             directory=str(directory),
             defaults={"endpoint_slug": place[0], "agent_slug": place[1], "seen_at": timezone.now()},
@@ -82,7 +82,7 @@ def note_project(
     return row
 
 
-def _place(directory: Path, agent: str) -> tuple[str, str]:
+def _find_endpoint_and_agent(directory: Path, agent: str) -> tuple[str, str]:
     """Endpoint and agent: a workspace of exactly this directory decides; one further up only names
     the agent."""
     above = [str(directory), *map(str, directory.parents)]
@@ -94,7 +94,7 @@ def _place(directory: Path, agent: str) -> tuple[str, str]:
     }
     own = found.get(str(directory))
     nearest = next((found[name] for name in above if name in found), None)
-    endpoint = own.endpoint.slug if own else own_endpoint(directory)
+    endpoint = own.endpoint.slug if own else make_endpoint_slug(directory)
     return endpoint, agent or (nearest.agent.slug if nearest else "local")
 
 
@@ -112,7 +112,9 @@ def _make_rows(endpoint: str, agent: str, directory: Path, actor: str) -> bool:
     is_missing = False
     if not Endpoint.objects.filter(slug=endpoint).exists():
         made = Endpoint(
-            slug=endpoint, name=printable(directory.name, 100), scope=Endpoint.Scope.LISTED
+            slug=endpoint,
+            name=show_invisible_characters(directory.name, 100),
+            scope=Endpoint.Scope.LISTED,
         )
         agents.save_endpoint(endpoint=made, actor=actor)
         is_missing = True
@@ -151,9 +153,9 @@ def _save_changes(row: ProjectFile, before: Mapping[str, Any], actor: str) -> No
     if row.content != before["content"]:
         if row.confirmed:
             row.served = ""
-            keep = _still_confirmed(row) if row.path == before["path"] else ()
+            keep = _find_confirmed_keys(row) if row.path == before["path"] else ()
             _stop_servers(row, str(before["path"]), keep=keep, actor=actor)
-        audit.record(
+        audit.record_entry(
             kind="project_file.changed",
             actor=actor,
             subject=f"directory:{row.directory}",
@@ -165,19 +167,21 @@ def _save_changes(row: ProjectFile, before: Mapping[str, Any], actor: str) -> No
     row.save()
 
 
-def _still_confirmed(row: ProjectFile) -> set[str]:
+def _find_confirmed_keys(row: ProjectFile) -> set[str]:
     """Keys of the servers that the file declares now exactly as they were confirmed."""
     confirmed = row.confirmed_entries
     return {key for key, entry in row.entries.items() if confirmed.get(key) == entry}
 
 
-def servers_of(path: str) -> list[Server]:
+def list_project_servers(path: str) -> list[Server]:
     """The servers that the file of this path has brought for its directory."""
-    return [server for server in Server.objects.exclude(only_on="") if brought_by(server) == path]
+    return [
+        server for server in Server.objects.exclude(only_on="") if find_source_file(server) == path
+    ]
 
 
 def _stop_servers(row: ProjectFile, path: str, *, keep: Collection[str], actor: str) -> None:
-    for server in servers_of(path):
+    for server in list_project_servers(path):
         if server.extra.get("in_file") not in keep:
             withdraw_launch(server=server, actor=actor)
 
@@ -204,7 +208,7 @@ def confirm_project(
             )
         if row.content == row.confirmed:
             return row
-        row.offered = [key for key in row.offered if key in _still_confirmed(row)]
+        row.offered = [key for key in row.offered if key in _find_confirmed_keys(row)]
         row.confirmed = row.content
         row.confirmed_at = timezone.now()
         row.confirmed_as = actor
@@ -213,7 +217,7 @@ def confirm_project(
         row.served = ""
         row.problem = ""
         row.save()
-        audit.record(
+        audit.record_entry(
             kind="project_file.confirmed",
             actor=actor,
             subject=f"directory:{row.directory}",
@@ -243,9 +247,9 @@ def take_back_project(*, project: ProjectFile, actor: str) -> None:
     """Take the confirmation back: the servers of the file stop and are drafts, and the file waits
     again."""
     row = ProjectFile.objects.select_for_update().get(pk=project.pk)
-    with audit.together():
+    with audit.collect_entries():
         _stop_servers(row, row.path, keep=(), actor=actor)
-        audit.record(
+        audit.record_entry(
             kind="project_file.taken_back",
             actor=actor,
             subject=f"directory:{row.directory}",
@@ -263,19 +267,21 @@ def take_back_project(*, project: ProjectFile, actor: str) -> None:
 
 
 @transaction.atomic
-def delete_project(*, project: ProjectFile, actor: str, rights: Rights = no_rights) -> None:
+def delete_project(*, project: ProjectFile, actor: str, rights: Rights = deny_all_rights) -> None:
     """Forget a directory. Its servers stay as drafts, with the decisions about their tools.
 
     Raises Conflict as ``end_dependents`` where others have made records about its endpoint.
     """
     take_back_project(project=project, actor=actor)
-    for endpoint in Endpoint.objects.filter(slug=own_endpoint(Path(project.directory))):
+    for endpoint in Endpoint.objects.filter(slug=make_endpoint_slug(Path(project.directory))):
         agents.delete_endpoint(endpoint=endpoint, actor=actor, rights=rights)
-    audit.record(kind="project_file.deleted", actor=actor, subject=f"directory:{project.directory}")
+    audit.record_entry(
+        kind="project_file.deleted", actor=actor, subject=f"directory:{project.directory}"
+    )
     project.delete()
 
 
-def facts_of(project: ProjectFile) -> dict[str, Any]:
+def get_shown_facts(project: ProjectFile) -> dict[str, Any]:
     """The facts that a person sees before the confirmation."""
     return {
         "directory": project.directory,
@@ -287,7 +293,7 @@ def facts_of(project: ProjectFile) -> dict[str, Any]:
     }
 
 
-def launches_in_full(project: ProjectFile) -> list[str]:
+def list_full_launches(project: ProjectFile) -> list[str]:
     """Commands and addresses in full, of the servers in whose line something is masked; only for
     who may confirm them."""
     launches = ((key, entry["launch"]) for key, entry in sorted(project.entries.items()))
@@ -298,7 +304,7 @@ def launches_in_full(project: ProjectFile) -> list[str]:
     ]
 
 
-def environments_in_full(project: ProjectFile) -> list[str]:
+def list_full_environments(project: ProjectFile) -> list[str]:
     """The values of the servers' environments that are masked in their lines; only for who may
     confirm them."""
     found = ((key, entry.get("environment", "")) for key, entry in sorted(project.entries.items()))

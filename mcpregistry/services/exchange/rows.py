@@ -35,12 +35,12 @@ def fill_row(server: Server, entry: ServerEntry, *, source: str, position: int) 
         server.connect_timeout = entry.connect_timeout_ms / 1000
     if entry.request_timeout_ms is not None:
         server.request_timeout = entry.request_timeout_ms / 1000
-    extra = _extra(server.extra, entry, position)
+    extra = _build_extra(server.extra, entry, position)
     if server.extra != extra:  # sealing is never the same twice, and equal values are no change
         server.extra = extra
 
 
-def _extra(old: dict[str, Any], entry: ServerEntry, position: int) -> dict[str, Any]:
+def _build_extra(old: dict[str, Any], entry: ServerEntry, position: int) -> dict[str, Any]:
     times = [
         name
         for name in ("connect_timeout", "request_timeout")
@@ -52,7 +52,7 @@ def _extra(old: dict[str, Any], entry: ServerEntry, position: int) -> dict[str, 
         if isinstance(entry.auto_approve, bool)
         else list(entry.auto_approve),
         "tools_allowed": None if entry.tools_allowed is None else list(entry.tools_allowed),
-        "oauth": _oauth_to_json(entry.oauth),
+        "oauth": _convert_oauth(entry.oauth),
     }
     families = {
         family: parked.to_json() | {"position": position} for family, parked in entry.parked.items()
@@ -65,7 +65,7 @@ def _extra(old: dict[str, Any], entry: ServerEntry, position: int) -> dict[str, 
     } | kept
 
 
-def free_name(key: str, taken: Container[str]) -> str:
+def find_free_slug(key: str, taken: Container[str]) -> str:
     """The first of ``key``, ``key-2``, ``key-3`` that is free."""
     name = key
     number = 2
@@ -75,19 +75,19 @@ def free_name(key: str, taken: Container[str]) -> str:
     return name
 
 
-def brought_by(server: Server) -> str:
+def find_source_file(server: Server) -> str:
     """The path of the file that has last made or changed it; empty when none has."""
     return str(server.extra.get("file", ""))
 
 
-def _oauth_to_json(oauth: Oauth | None) -> dict[str, Any] | None:
+def _convert_oauth(oauth: Oauth | None) -> dict[str, Any] | None:
     if oauth is None:
         return None
     names = ("off", "client_id", "client_secret", "redirect_uri", "callback_port", "metadata_url")
     return {name: getattr(oauth, name) for name in names} | {"scopes": list(oauth.scopes)}
 
 
-def entry_of(server: Server) -> ServerEntry:
+def build_server_entry(server: Server) -> ServerEntry:
     """The row as a file may say it. Limits that nobody changed and no file stated are left out."""
     extra = server.extra
     columns = extra.get("columns", {})
@@ -106,8 +106,8 @@ def entry_of(server: Server) -> ServerEntry:
         url=server.url,
         headers=server.headers,
         enabled=server.lifecycle != Lifecycle.DISABLED,
-        connect_timeout_ms=_milliseconds(server, "connect_timeout"),
-        request_timeout_ms=_milliseconds(server, "request_timeout"),
+        connect_timeout_ms=_to_milliseconds(server, "connect_timeout"),
+        request_timeout_ms=_to_milliseconds(server, "request_timeout"),
         auto_approve=approve if isinstance(approve, bool) else tuple(approve),
         tools_allowed=None if allowed is None else tuple(allowed),
         oauth=Oauth(**{**oauth, "scopes": tuple(oauth["scopes"])}) if oauth else None,
@@ -115,24 +115,24 @@ def entry_of(server: Server) -> ServerEntry:
     )
 
 
-def _milliseconds(server: Server, name: str) -> int | None:
+def _to_milliseconds(server: Server, name: str) -> int | None:
     ms = round(getattr(server, name) * 1000)
     stated = name in server.extra.get("times", ())
     return ms if ms and (stated or ms != _DEFAULT_MS[name]) else None
 
 
-def in_order(servers: Iterable[Server], family: str) -> list[Server]:
+def order_servers(servers: Iterable[Server], family: str) -> list[Server]:
     """Servers as the last file of this family listed them, then the others by name."""
 
-    def place(server: Server) -> tuple[float, str]:
+    def rank_server(server: Server) -> tuple[float, str]:
         return server.extra.get("parked", {}).get(family, {}).get(
             "position", float("inf")
         ), server.slug
 
-    return sorted(servers, key=place)
+    return sorted(servers, key=rank_server)
 
 
-def shown(entry: ServerEntry) -> dict[str, Any]:
+def redact_entry_for_diff(entry: ServerEntry) -> dict[str, Any]:
     """The entry for a diff on a screen: every column that is set, with literal secrets hidden."""
     columns = {
         name: value
@@ -148,7 +148,7 @@ def shown(entry: ServerEntry) -> dict[str, Any]:
     if entry.oauth:
         columns["oauth"] = {
             key: value
-            for key, value in (_oauth_to_json(entry.oauth) or {}).items()
+            for key, value in (_convert_oauth(entry.oauth) or {}).items()
             if key != "client_secret"
         }
     return {

@@ -1,7 +1,7 @@
 """The seam by which other apps take part in configuration files.
 
 The registry knows servers; who knows what an expert tool is registers a section here when its app
-is ready, as with ``calls.more_sources.add_source``.
+is ready, as with ``calls.source_registry.add_source``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOT_ITS_OWN = "The existing one was added by another file or by a user. Use iden
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ImportChange:
     """What a file means for one server; ``before`` and ``after`` are fit to be shown, secrets
     hidden.
 
@@ -42,7 +42,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Taking:
+class ImportTaking:
     """The import that a section is part of, inside its transaction.
 
     ``variant``: the format's name. ``may_grant``: whoever imports may grant, and so make expert
@@ -56,13 +56,13 @@ class Taking:
     may_grant: bool
     own: frozenset[str]
     note: Callable[[Action, str, str, str], None]
-    changed: Callable[[Change], None]
+    changed: Callable[[ImportChange], None]
 
 
-class Section(Protocol):
+class ExchangeSection(Protocol):
     """What an app implements to take part; ``subagents.services.exchange.experts`` is one."""
 
-    def take(self, document: Document, taking: Taking) -> Document:
+    def take(self, document: Document, taking: ImportTaking) -> Document:
         """Make records of it. Returns the document with what is left to be kept as it stands."""
 
     def give(self, document: Document, *, include_secrets: bool) -> Document:
@@ -88,10 +88,10 @@ class Section(Protocol):
         environment."""
 
 
-_MAKERS: list[Callable[[], Section]] = []
+_MAKERS: list[Callable[[], ExchangeSection]] = []
 
 
-def add_section(make: Callable[[], Section]) -> None:
+def add_section(make: Callable[[], ExchangeSection]) -> None:
     """Register a section; called from an app's ``ready``.
 
     ``make`` is called for each import or export, and may import what only those need.
@@ -99,6 +99,6 @@ def add_section(make: Callable[[], Section]) -> None:
     _MAKERS.append(make)
 
 
-def sections() -> list[Section]:
+def make_sections() -> list[ExchangeSection]:
     """A fresh instance of every registered section."""
     return [make() for make in _MAKERS]

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.formats.keys import slug
+from mcpregistry.domain.formats.keys import make_slug
 from mcpregistry.models import Agent, Endpoint, Grant, Server, Workspace
 from mcpregistry.services.access.agents import save_endpoint, save_workspace
 from mcpregistry.services.access.grants import save_grant
-from mcpregistry.services.exchange.sections import Change
+from mcpregistry.services.exchange.sections import ImportChange
 
 if TYPE_CHECKING:
     from mcpregistry.domain.formats.document import Project
@@ -32,7 +32,7 @@ Note = Callable[["Action", str, str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class WorkspaceChoice:
     """The projects that become workspaces, by directory or ``all``, and the agent that hosts act as
     there."""
 
@@ -46,7 +46,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class WorkspaceOffer:
     """A project and the workspace that it can become. ``exists``: the folder is a workspace
     already."""
 
@@ -60,12 +60,12 @@ class Offer:
 def take_projects(
     projects: Iterable[Project],
     rows: Mapping[str, Server],
-    choice: Choice,
+    choice: WorkspaceChoice,
     *,
     actor: str,
     note: Note,
-    changed: Callable[[Change], None],
-) -> tuple[Offer, ...]:
+    changed: Callable[[ImportChange], None],
+) -> tuple[WorkspaceOffer, ...]:
     """Make workspaces of the chosen projects, and return what every project can become.
 
     ``rows``: the servers of the file by the keys that the projects name them by. One that was left
@@ -75,7 +75,7 @@ def take_projects(
     places = {}
     taken = set(Endpoint.objects.values_list("slug", flat=True))
     for project in projects:
-        offer = _offer(project, rows, choice.agent, taken)
+        offer = _make_offer(project, rows, choice.agent, taken)
         if offer is not None and offer.directory not in places:
             taken.add(offer.endpoint)
             offers.append(offer)
@@ -90,9 +90,9 @@ def take_projects(
     return tuple(offers)
 
 
-def _offer(
+def _make_offer(
     project: Project, rows: Mapping[str, Server], agent: str, taken: set[str]
-) -> Offer | None:
+) -> WorkspaceOffer | None:
     """None if no server of its own was imported."""
     if not any(key in rows for key in project.own):
         return None
@@ -103,12 +103,14 @@ def _offer(
         .first()
     )
     if old is not None:
-        return Offer(project.directory, old.endpoint.slug, old.agent.slug, servers, exists=True)
-    return Offer(project.directory, _free_name(project.directory, taken), agent, servers)
+        return WorkspaceOffer(
+            project.directory, old.endpoint.slug, old.agent.slug, servers, exists=True
+        )
+    return WorkspaceOffer(project.directory, _free_name(project.directory, taken), agent, servers)
 
 
 def _free_name(directory: str, taken: set[str]) -> str:
-    name = slug(PurePosixPath(directory).name) or "project"
+    name = make_slug(PurePosixPath(directory).name) or "project"
     number = 2
     free = name
     while free in taken:
@@ -117,7 +119,7 @@ def _free_name(directory: str, taken: set[str]) -> str:
     return free
 
 
-def _check_known(choice: Choice, places: Mapping[str, str], note: Note) -> None:
+def _check_known(choice: WorkspaceChoice, places: Mapping[str, str], note: Note) -> None:
     for directory in sorted(choice.directories - {EVERY} - places.keys()):
         note(
             "left out" if choice.may_be_missing else "refused",
@@ -127,31 +129,33 @@ def _check_known(choice: Choice, places: Mapping[str, str], note: Note) -> None:
         )
 
 
-def _make(offer: Offer, actor: str) -> Change:
+def _make(offer: WorkspaceOffer, actor: str) -> ImportChange:
     """Make the workspace, or add to the list of the one that exists."""
     endpoint = Endpoint.objects.filter(slug=offer.endpoint).first() if offer.exists else None
-    before = _listed(endpoint)
+    before = _list_granted_servers(endpoint)
     if endpoint is None:
         endpoint = _make_workspace(offer, actor)
     if endpoint.scope == Endpoint.Scope.LISTED:
         _list_servers(endpoint, offer.servers, actor)
-    after = _listed(endpoint)
+    after = _list_granted_servers(endpoint)
     if not offer.exists:
-        return Change(offer.directory, "created", {}, _shown(offer, after), kind=KIND)
-    return Change(
+        return ImportChange(
+            offer.directory, "created", {}, _describe_workspace(offer, after), kind=KIND
+        )
+    return ImportChange(
         offer.directory,
         "unchanged" if before == after else "changed",
-        _shown(offer, before),
-        _shown(offer, after),
+        _describe_workspace(offer, before),
+        _describe_workspace(offer, after),
         kind=KIND,
     )
 
 
-def _make_workspace(offer: Offer, actor: str) -> Endpoint:
+def _make_workspace(offer: WorkspaceOffer, actor: str) -> Endpoint:
     agent = Agent.objects.filter(slug=offer.agent).first()
     if agent is None:
         raise ConfigInvalid(
-            error_texts.not_found("agent", offer.agent),
+            error_texts.say_not_found("agent", offer.agent),
             remedy="Enter the agent for hosts in these folders.",
         )
     endpoint = Endpoint(slug=offer.endpoint, scope=Endpoint.Scope.LISTED)
@@ -170,12 +174,12 @@ def _list_servers(endpoint: Endpoint, slugs: Iterable[str], actor: str) -> None:
         save_grant(grant=Grant(endpoint=endpoint, server=server, kind=""), actor=actor)
 
 
-def _listed(endpoint: Endpoint | None) -> list[str]:
+def _list_granted_servers(endpoint: Endpoint | None) -> list[str]:
     if endpoint is None:
         return []
     rows = endpoint.grants.filter(server__isnull=False)
     return sorted(set(rows.values_list("server__slug", flat=True)))
 
 
-def _shown(offer: Offer, servers: list[str]) -> dict[str, object]:
+def _describe_workspace(offer: WorkspaceOffer, servers: list[str]) -> dict[str, object]:
     return {"endpoint": offer.endpoint, "agent": offer.agent, "servers": servers}

@@ -9,11 +9,11 @@ from pathlib import Path
 from django.db import transaction
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.hosts.entry_file import entries, with_entry, without_entry
+from mcpregistry.domain.hosts.entry_file import put_entry, read_file_entries, remove_entry
 from mcpregistry.models import Agent, Token
 from mcpregistry.services.access import tokens
 from mcpregistry.services.hosts.files import HostFile
-from mcpregistry.services.hosts.ways import OWN, check_names, way
+from mcpregistry.services.hosts.host_connections import OWN, build_connection, check_names
 from mcpregistry.services.records import audit
 
 # a token's name begins so if it was made for one file, and stands nowhere else
@@ -22,7 +22,7 @@ _UNSEEN = "slp_…"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ConnectOutcome:
     """``text`` is what the file holds now, or would; ``kept`` where its content before is;
     ``changed``: it is another."""
 
@@ -57,29 +57,35 @@ def connect(
     key: str = "",
     dry: bool = False,
     keep: bool = True,
-) -> Outcome:
+) -> ConnectOutcome:
     """Put the entry into the file, in place of one of the same name. ``dry``: say only what would
     stand there; ``keep``: what the file held before is kept beside it. An empty ``endpoint`` is
-    explained at ``ways.way``.
+    explained at ``host_connections.build_connection``.
 
     Raises ``NotFound`` for an endpoint or agent that cannot be used, ``ConfigInvalid`` for a file
     that cannot be changed without harm; then no token was made either.
     """
-    before = file.read()
+    before = file.read_text()
     check_names(endpoint=endpoint, agent=agent)
-    plain = way(endpoint=endpoint, agent=agent, http=http, key=key)
-    old = bearer(file, entries(file.host, before, str(file.path)).get(plain.key, {}))
+    plain = build_connection(endpoint=endpoint, agent=agent, http=http, key=key)
+    old = extract_bearer_token(
+        file, read_file_entries(file.host, before, str(file.path)).get(plain.key, {})
+    )
     token = (
-        _token(file, Agent.objects.get(slug=agent), signing or Signing(), old, actor=actor, dry=dry)
+        _issue_or_keep_token(
+            file, Agent.objects.get(slug=agent), signing or Signing(), old, actor=actor, dry=dry
+        )
         if http
         else ""
     )
-    entry = file.host.entry(way(endpoint=endpoint, agent=agent, http=http, token=token, key=key))
-    text = with_entry(file.host, before, plain.key, entry, str(file.path), own=OWN)
+    entry = file.host.entry(
+        build_connection(endpoint=endpoint, agent=agent, http=http, token=token, key=key)
+    )
+    text = put_entry(file.host, before, plain.key, entry, str(file.path), own=OWN)
     if dry or text == before:
-        return Outcome(file, plain.key, text != before, text)
+        return ConnectOutcome(file, plain.key, text != before, text)
     if old and old != token:
-        _end(old, actor)
+        _revoke_token(old, actor)
     _note(
         "host.connected",
         file,
@@ -89,30 +95,32 @@ def connect(
         way="http" if http else "stdio",
     )
     kept = file.replace(before, text, secret=bool(token), keep=keep)
-    return Outcome(file, plain.key, True, text, kept)
+    return ConnectOutcome(file, plain.key, True, text, kept)
 
 
 @transaction.atomic
-def disconnect(*, file: HostFile, key: str, actor: str, dry: bool = False) -> Outcome:
+def disconnect(*, file: HostFile, key: str, actor: str, dry: bool = False) -> ConnectOutcome:
     """Take the entry of this name out of the file; a token that was made for it is revoked."""
-    before = file.read()
-    token = bearer(file, entries(file.host, before, str(file.path)).get(key, {}))
-    text = without_entry(file.host, before, key, str(file.path))
+    before = file.read_text()
+    token = extract_bearer_token(
+        file, read_file_entries(file.host, before, str(file.path)).get(key, {})
+    )
+    text = remove_entry(file.host, before, key, str(file.path))
     if dry or text == before:
-        return Outcome(file, key, text != before, text)
+        return ConnectOutcome(file, key, text != before, text)
     if token:
-        _end(token, actor)
+        _revoke_token(token, actor)
     _note("host.disconnected", file, actor, entry=key)
-    return Outcome(file, key, True, text, file.replace(before, text, secret=False))
+    return ConnectOutcome(file, key, True, text, file.replace(before, text, secret=False))
 
 
-def bearer(file: HostFile, entry: dict[str, object]) -> str:
+def extract_bearer_token(file: HostFile, entry: dict[str, object]) -> str:
     """The token that stands in an entry; empty where it names a variable, or none."""
     token = file.host.spelling.read(entry)[3].removeprefix("Bearer ").strip()
     return token if token.startswith(tokens.PREFIX) else ""
 
 
-def _token(
+def _issue_or_keep_token(
     file: HostFile, agent: Agent, signing: Signing, old: str, *, actor: str, dry: bool
 ) -> str:
     if signing.by_environment or (file.shared and not signing.given):
@@ -123,7 +131,7 @@ def _token(
             remedy="Leave out the token. The entry then refers to SLIPSNISSE_TOKEN.",
         )
     if signing.given:
-        return _checked(signing.given, agent)
+        return _check_token(signing.given, agent)
     if old and (found := tokens.find_token(old)) and found.agent_id == agent.pk:
         return old
     if dry:
@@ -133,7 +141,7 @@ def _token(
     )[1]
 
 
-def _checked(text: str, agent: Agent) -> str:
+def _check_token(text: str, agent: Agent) -> str:
     token = tokens.find_token(text)
     if token is None or token.agent_id != agent.pk:
         raise ConfigInvalid(
@@ -143,15 +151,15 @@ def _checked(text: str, agent: Agent) -> str:
     return text
 
 
-def _end(raw: str, actor: str) -> None:
+def _revoke_token(raw: str, actor: str) -> None:
     made = Token.objects.filter(
-        hash=tokens.token_hash(raw), revoked_at=None, name__startswith=_MADE_HERE
+        hash=tokens.hash_token(raw), revoked_at=None, name__startswith=_MADE_HERE
     ).first()
     if made is not None:
         tokens.revoke_token(token=made, actor=actor)
 
 
 def _note(kind: str, file: HostFile, actor: str, **facts: str) -> None:
-    audit.record(
+    audit.record_entry(
         kind=kind, actor=actor, subject=f"host:{file.host.slug}", file=str(file.path), **facts
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.domain.hosts.table import Host
+from mcpregistry.domain.hosts.table import HostProgram
 from mcpregistry.services.exchange.files import write_file
 
 FIRST = ".slipsnisse.bak"  # the file as it was before this product edited it; never replaced
@@ -24,11 +24,11 @@ class HostFile:
     """Where a host looks for servers; the file need not be there yet. ``shared``: it belongs to a
     project, not a person."""
 
-    host: Host
+    host: HostProgram
     path: Path
     shared: bool = False
 
-    def read(self) -> str:
+    def read_text(self) -> str:
         """What it holds; nothing where it is not there. Raises ``ConfigInvalid`` where it cannot be
         read."""
         try:
@@ -44,7 +44,7 @@ class HostFile:
                 f"{self.path} is not UTF-8.", remedy="Save it as UTF-8 first."
             ) from None
         except OSError as error:
-            raise _refused(self.path, "read", error) from None
+            raise _make_file_error(self.path, "read", error) from None
 
     def replace(self, before: str, text: str, *, secret: bool, keep: bool = True) -> Path | None:
         """Make ``text`` its content; returns where the content before is now, None where there was
@@ -57,20 +57,20 @@ class HostFile:
         try:
             mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o600
             real.parent.mkdir(parents=True, exist_ok=True)
-            kept = _backup(real, before) if before and keep else None
+            kept = _find_backup_path(real, before) if before and keep else None
             if kept:
                 write_file(kept, before)
-            if self.read() != before:
+            if self.read_text() != before:
                 raise Conflict(
                     f"{self.path} was changed in the meantime.", remedy="Run the command again."
                 )
             write_file(real, text, mode=mode & 0o600 if secret else mode)
         except OSError as error:
-            raise _refused(self.path, "written", error) from None
+            raise _make_file_error(self.path, "written", error) from None
         return kept
 
 
-def _backup(real: Path, before: str) -> Path:
+def _find_backup_path(real: Path, before: str) -> Path:
     """Return where to keep what the file held: the first backup stays, so that the original is
     never lost."""
     first = real.with_name(real.name + FIRST)
@@ -78,7 +78,7 @@ def _backup(real: Path, before: str) -> Path:
     return first if original else real.with_name(real.name + LAST)
 
 
-def of_person(host: Host, environ: Mapping[str, str]) -> HostFile:
+def open_user_file(host: HostProgram, environ: Mapping[str, str]) -> HostFile:
     """The file of the person who runs this process."""
     home = environ.get("HOME") or os.path.expanduser("~")
     return HostFile(
@@ -87,7 +87,7 @@ def of_person(host: Host, environ: Mapping[str, str]) -> HostFile:
     )
 
 
-def of_project(host: Host, folder: Path) -> HostFile:
+def open_project_file(host: HostProgram, folder: Path) -> HostFile:
     """The file in a project's folder. Raises ``ConfigInvalid`` for hosts that read none."""
     if not host.project:
         raise ConfigInvalid(
@@ -96,7 +96,7 @@ def of_project(host: Host, folder: Path) -> HostFile:
     return HostFile(host, folder.absolute() / host.project, shared=True)
 
 
-def _refused(path: Path, what: str, error: OSError) -> ConfigInvalid:
+def _make_file_error(path: Path, what: str, error: OSError) -> ConfigInvalid:
     return ConfigInvalid(
         f"{path} cannot be {what}: {error.strerror}.",
         remedy="Correct this, or add the entry yourself.",

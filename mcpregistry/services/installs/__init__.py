@@ -1,6 +1,6 @@
 """Installations of servers' packages: asked for and resolved, approved, installed, used, rolled
 back, removed."""
 
-from mcpregistry.services.installs.requests import resolve
+from mcpregistry.services.installs.requests import request_install
 
-__all__ = ["resolve"]
+__all__ = ["request_install"]

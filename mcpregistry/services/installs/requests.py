@@ -1,5 +1,5 @@
-"""What people and programs ask of installations. The work itself is a worker's (``work.py``); every
-verb is audited.
+"""What people and programs ask of installations. The work itself is a worker's
+(``install_work.py``); every verb is audited.
 
 Invariants:
 * Nothing is installed but from a lock that a person has approved as it was shown, by its hash.
@@ -14,28 +14,28 @@ from collections.abc import Mapping, Sequence
 from django.db import transaction
 from django.utils import timezone
 
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied
 from mcpregistry.domain.installs import mcpb, npm, pypi
-from mcpregistry.domain.installs.lock import Change, Lock, differences
+from mcpregistry.domain.installs.lock import PackageChange, PackageLock, compare_locks
 from mcpregistry.domain.installs.names import (
     Ecosystem,
-    behind_runner,
     check_ecosystem,
     check_name,
     check_program,
     check_version,
+    list_runner_arguments,
 )
-from mcpregistry.domain.installs.states import InstallState, sources
-from mcpregistry.domain.registry.bundles import way_of
-from mcpregistry.domain.registry.filling import Launch, filled
+from mcpregistry.domain.installs.states import InstallState, list_source_states
+from mcpregistry.domain.registry.bundles import build_bundle_option
+from mcpregistry.domain.registry.fill_options import Launch, fill_install_option
 from mcpregistry.domain.servers.launch import check_env, check_networks
 from mcpregistry.models import Configuration, Install, Server
 from mcpregistry.models.confinement import SandboxMode
 from mcpregistry.models.server import Transport
-from mcpregistry.services.configuration.dispatch import wake
+from mcpregistry.services.configuration.dispatch import wake_worker
 from mcpregistry.services.configuration.saving import check_fields
-from mcpregistry.services.installs.listed import is_listed
+from mcpregistry.services.installs.listed_versions import is_listed_version
 from mcpregistry.services.records import audit
 from mcpregistry.services.servers import lifecycle
 
@@ -52,7 +52,7 @@ MOST_OPEN = 20  # asked for and not yet looked at
 
 
 @transaction.atomic
-def resolve(
+def request_install(
     *,
     ecosystem: str,
     package: str,
@@ -81,7 +81,7 @@ def resolve(
         server=server,
         slug=slug,
         requested_by=actor,
-        state_at=database_now(),
+        state_at=read_database_now(),
         arguments=list(arguments),
         networks=check_networks(list(networks)),
     )
@@ -92,7 +92,7 @@ def resolve(
             remedy="Choose a local server, or none.",
         )
     check_fields(install)
-    if Configuration.load().only_listed and not is_listed(kind, package, version):
+    if Configuration.load().only_listed and not is_listed_version(kind, package, version):
         raise NotListed(
             f"This site only installs packages that a registry lists, and no registry lists '{install}'.",
             remedy="Choose a package and an exact version from a registry, or ask an administrator to allow others.",
@@ -107,12 +107,12 @@ def resolve(
         )
     install.save()
     _tell("install.requested", install, actor)
-    transaction.on_commit(lambda: send(install))
+    transaction.on_commit(lambda: wake_worker_for(install))
     return install
 
 
 @transaction.atomic
-def approve(*, install: Install, lock_sha256: str, actor: str, user: object = None) -> Install:
+def approve_lock(*, install: Install, lock_sha256: str, actor: str, user: object = None) -> Install:
     """Let exactly the lock that was shown be installed. Raises Conflict where it is another, or
     does not wait."""
     install = Install.objects.select_for_update().get(pk=install.pk)
@@ -126,12 +126,12 @@ def approve(*, install: Install, lock_sha256: str, actor: str, user: object = No
     install.approved_at = timezone.now()
     install.save(update_fields=["approved_by", "approved_at"])
     _tell("install.approved", install, actor)
-    transaction.on_commit(lambda: send(install))
+    transaction.on_commit(lambda: wake_worker_for(install))
     return install
 
 
 @transaction.atomic
-def use(
+def use_install(
     *,
     install: Install,
     actor: str,
@@ -151,12 +151,14 @@ def use(
         raise Conflict(
             f"{install} is not installed.", remedy="Approve it, and wait until it is installed."
         )
-    server = server or install.server or _new_server(install)
+    server = server or install.server or _make_server(install)
     if launch is None and server._state.adding:
-        launch = _as_asked(install)
-    behind = arguments_behind(install, server) if launch is None else launch.arguments
+        launch = _fill_requested_launch(install)
+    behind = list_command_arguments(install, server) if launch is None else launch.arguments
     server.env = (
-        env_with(install, server) if launch is None else {**env_with(install, server), **launch.env}
+        build_env_for(install, server)
+        if launch is None
+        else {**build_env_for(install, server), **launch.env}
     )
     server.command = [*install.command, *behind]
     server = lifecycle.save_server(server=server, actor=actor)
@@ -170,29 +172,29 @@ def use(
 def roll_back(*, server: Server, actor: str) -> Server:
     """Set the server to the package that it was set to before. Raises Conflict where none is there
     any more."""
-    before = previous(server)
+    before = find_previous_install(server)
     if before is None:
         raise Conflict(
             f"No earlier package of '{server.slug}' is installed.",
             remedy="Request the version that you want.",
         )
-    return use(install=before, server=server, actor=actor, kind="install.rolled_back")
+    return use_install(install=before, server=server, actor=actor, kind="install.rolled_back")
 
 
-def previous(server: Server) -> Install | None:
+def find_previous_install(server: Server) -> Install | None:
     """What ``roll_back`` would set the server to."""
     used = server.installs.filter(state=InstallState.INSTALLED, used_at__isnull=False).order_by(
         "-used_at"
     )
-    return next((each for each in used if not each.started_by(server.command)), None)
+    return next((each for each in used if not each.is_started_by(server.command)), None)
 
 
 @transaction.atomic
-def remove(*, install: Install, actor: str) -> Install:
+def remove_install(*, install: Install, actor: str) -> Install:
     """Give it up; the clock takes its folder away. Raises Conflict where a server starts it, or a
     worker is at it."""
     install = Install.objects.select_for_update().get(pk=install.pk)
-    if used := users_of(install):
+    if used := list_using_servers(install):
         raise Conflict(
             f"The server '{used[0]}' uses this package.",
             remedy="Switch that server to another package first.",
@@ -202,22 +204,24 @@ def remove(*, install: Install, actor: str) -> Install:
     return install
 
 
-def runs_one(install: Install) -> bool:
+def has_running_install(install: Install) -> bool:
     """Whether its server starts a package of this site already, whose settings can stay."""
-    return install.server is not None and _started_now(install.server) is not None
+    return install.server is not None and _find_current_install(install.server) is not None
 
 
-def users_of(install: Install) -> list[str]:
+def list_using_servers(install: Install) -> list[str]:
     """Short names of the servers whose command starts something of its folder."""
     if not install.lock_sha256:
         return []
     rows = Server.objects.filter(transport=Transport.STDIO)
     return [
-        server.slug for server in rows.only("slug", "command") if install.started_by(server.command)
+        server.slug
+        for server in rows.only("slug", "command")
+        if install.is_started_by(server.command)
     ]
 
 
-def lock_of(install: Install) -> Lock | None:
+def read_lock(install: Install) -> PackageLock | None:
     """Its lock, read; None while there is none."""
     if not install.lock:
         return None
@@ -225,36 +229,36 @@ def lock_of(install: Install) -> Lock | None:
     return readers[Ecosystem(install.ecosystem)](install.lock, install.package)
 
 
-def command_of(install: Install) -> list[str]:
+def build_command(install: Install) -> list[str]:
     """How it is started: of a bundle that is not installed yet, as its manifest says; of such a
     package, not known yet."""
     if install.command or not install.lock or install.ecosystem != Ecosystem.MCPB:
         return [*install.command]
-    start = mcpb.started(install.lock)
+    start = mcpb.read_locked_manifest(install.lock)
     return [start.program, *start.words] if start.program else [*start.words]
 
 
-def known_packages(install: Install) -> set[str]:
+def list_known_packages(install: Install) -> set[str]:
     """Names of the packages of the same ecosystem that this site has installed already, besides
     this one."""
     others = Install.objects.filter(
         ecosystem=install.ecosystem, state=InstallState.INSTALLED
     ).exclude(pk=install.pk)
-    locks = (lock_of(each) for each in others.order_by("-id")[:_LOCKS_READ])
+    locks = (read_lock(each) for each in others.order_by("-id")[:_LOCKS_READ])
     return {package.name for lock in filter(None, locks) for package in lock.packages}
 
 
-def changes_of(install: Install) -> list[Change]:
+def list_lock_changes(install: Install) -> list[PackageChange]:
     """How its lock differs from what its server starts now, or from the last installed one of the
     same package."""
-    lock = lock_of(install)
-    before = before_it(install)
+    lock = read_lock(install)
+    before = find_compared_install(install)
     if not lock:
         return []
-    return differences(lock_of(before) if before else None, lock)
+    return compare_locks(read_lock(before) if before else None, lock)
 
 
-def before_it(install: Install) -> Install | None:
+def find_compared_install(install: Install) -> Install | None:
     """The installation with which it is compared; None where it is the first."""
     same = Install.objects.filter(ecosystem=install.ecosystem, state=InstallState.INSTALLED)
     # each version of a bundle has its own address
@@ -264,68 +268,70 @@ def before_it(install: Install) -> Install | None:
         same.filter(server=install.server).exclude(pk=install.pk).order_by("-used_at", "-state_at")
     )
     command = install.server.command if install.server else []
-    return min(rows, key=lambda each: not each.started_by(command), default=None)
+    return min(rows, key=lambda each: not each.is_started_by(command), default=None)
 
 
-def send(install: Install) -> bool:
+def wake_worker_for(install: Install) -> bool:
     """Wake a worker for it; the clock does it again where the message is lost."""
-    return wake("work_install", install.pk)
+    return wake_worker("work_install", install.pk)
 
 
-def _as_asked(install: Install) -> Launch:
+def _fill_requested_launch(install: Install) -> Launch:
     """With what was entered when it was asked for; of a bundle with the defaults of what its
     manifest asks for."""
     given = Launch(list(install.arguments), install.env, {}, "")
     if install.ecosystem != Ecosystem.MCPB:
         return given
-    told = filled(way_of(mcpb.started(install.lock), install.folder), {})
+    told = fill_install_option(
+        build_bundle_option(mcpb.read_locked_manifest(install.lock), install.folder), {}
+    )
     return Launch([*told.arguments, *given.arguments], {**told.env, **given.env}, {}, "")
 
 
-def env_with(install: Install, server: Server) -> dict[str, str]:
+def build_env_for(install: Install, server: Server) -> dict[str, str]:
     """The server's environment as it is; what names the folder of the package that it starts now
     names the new one."""
-    old = _started_now(server)
-    return {name: _moved(value, old, install) for name, value in server.env.items()}
+    old = _find_current_install(server)
+    return {name: _move_folder(value, old, install) for name, value in server.env.items()}
 
 
-def _moved(text: str, old: Install | None, new: Install) -> str:
+def _move_folder(text: str, old: Install | None, new: Install) -> str:
     return text.replace(f"{old.folder}/", f"{new.folder}/") if old is not None else text
 
 
-def _started_now(server: Server) -> Install | None:
+def _find_current_install(server: Server) -> Install | None:
     rows = server.installs.filter(state=InstallState.INSTALLED) if server.pk else ()
-    return next((each for each in rows if each.started_by(server.command)), None)
+    return next((each for each in rows if each.is_started_by(server.command)), None)
 
 
-def new_slug(install: Install) -> str:
+def find_new_slug(install: Install) -> str:
     """The short name of the server that is made of it."""
     return (install.slug or install.package.rpartition("/")[2].removesuffix(".mcpb"))[:63]
 
 
-def _new_server(install: Install) -> Server:
+def _make_server(install: Install) -> Server:
     return Server(
-        slug=new_slug(install),
+        slug=find_new_slug(install),
         command=[],
         sandbox=SandboxMode.ENFORCE,
         source=f"install:{install.ecosystem}",
     )
 
 
-def arguments_behind(install: Install, server: Server) -> list[str]:
+def list_command_arguments(install: Install, server: Server) -> list[str]:
     """What stands behind the command of a server that starts the package already, itself or by npx
     or uvx."""
     for each in server.installs.filter(state=InstallState.INSTALLED):
         own = len(each.command)
         if own and server.command[:own] == each.command:
-            return [_moved(word, each, install) for word in server.command[own:]]
-    return behind_runner(Ecosystem(install.ecosystem), install.package, server.command)
+            return [_move_folder(word, each, install) for word in server.command[own:]]
+    return list_runner_arguments(Ecosystem(install.ecosystem), install.package, server.command)
 
 
 def _move(install: Install, state: InstallState) -> None:
     """Compare-and-set. Raises Conflict where it is in no state from which this one follows."""
-    moved = Install.objects.filter(pk=install.pk, state__in=sources(state)).update(
-        state=state, state_at=database_now(), lease_until=None
+    moved = Install.objects.filter(pk=install.pk, state__in=list_source_states(state)).update(
+        state=state, state_at=read_database_now(), lease_until=None
     )
     if not moved:
         raise Conflict(
@@ -335,7 +341,7 @@ def _move(install: Install, state: InstallState) -> None:
 
 
 def _tell(kind: str, install: Install, actor: str) -> None:
-    audit.record(
+    audit.record_entry(
         kind=kind,
         actor=actor,
         subject=f"install:{install.uid}",

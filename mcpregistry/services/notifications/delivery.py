@@ -21,8 +21,12 @@ from django.utils import timezone
 
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.notifications.events import Event, Kind, wait_before
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.notifications.events import (
+    ChannelKind,
+    NotificationEvent,
+    compute_retry_delay,
+)
 from mcpregistry.downstream.runtime import LoopThread
 from mcpregistry.models import Channel, Delivery
 from mcpregistry.services.notifications.outbox import MOOT, OFF
@@ -53,7 +57,7 @@ class Deliverer:
         self._loop.stop(_CLOSING_SECONDS)
 
     async def _look(self) -> None:
-        for channel_id in await db_call(channels_with_due, timezone.now()):
+        for channel_id in await db_call(list_channels_with_due, timezone.now()):
             if channel_id in self._serving:
                 self._again.add(channel_id)  # it may just have found nothing more
                 continue
@@ -63,7 +67,7 @@ class Deliverer:
         try:
             while True:
                 self._again.discard(channel_id)
-                await empty(channel_id)
+                await empty_channel(channel_id)
                 if channel_id not in self._again:
                     return
         except Exception:
@@ -72,7 +76,7 @@ class Deliverer:
             del self._serving[channel_id]
 
 
-async def empty(channel_id: int) -> None:
+async def empty_channel(channel_id: int) -> None:
     """Send what this channel is owed now, one after the other, until its receiver does not
     answer."""
     while parcel := await db_call(claim, channel_id, timezone.now()):
@@ -84,7 +88,7 @@ async def empty(channel_id: int) -> None:
             return
 
 
-def channels_with_due(now: datetime) -> list[int]:
+def list_channels_with_due(now: datetime) -> list[int]:
     """Ids of channels that are owed something now."""
     return list(
         Delivery.objects.due(now).order_by("channel").values_list("channel", flat=True).distinct()
@@ -99,24 +103,24 @@ def claim(channel_id: int, now: datetime) -> Parcel | None:
     if not channel.enabled:
         _give_up(channel, OFF)
         return None
-    while row := _due(channel, now).first():
+    while row := _select_due(channel, now).first():
         # Compare-and-set. The claim is a lease: if this process dies, the row falls due again by
         # itself.
         held = Delivery.objects.open().filter(pk=row.pk, attempts=row.attempts, next_at=row.next_at)
         if not held.update(attempts=row.attempts + 1, next_at=now + LEASE):
             continue  # another worker was faster
         row.attempts += 1
-        if refusal := _not_worth_sending(channel, row, now):
+        if refusal := _make_skipped_receipt(channel, row, now):
             settle(row.uid.hex, row.attempts, refusal, now)
             continue
         try:
-            return _parcel(channel, row)
+            return _make_parcel(channel, row)
         except ConfigInvalid as error:  # its secrets do not open
             settle(row.uid.hex, row.attempts, Receipt(str(error)), now)
     return None
 
 
-def _due(channel: Channel, now: datetime) -> QuerySet[Delivery]:
+def _select_due(channel: Channel, now: datetime) -> QuerySet[Delivery]:
     return (
         Delivery.objects.due(now)
         .filter(channel=channel)
@@ -131,7 +135,7 @@ def _give_up(channel: Channel, why: str) -> None:
     )
 
 
-def _not_worth_sending(channel: Channel, row: Delivery, now: datetime) -> Receipt | None:
+def _make_skipped_receipt(channel: Channel, row: Delivery, now: datetime) -> Receipt | None:
     if row.attempts > 1 and now >= row.give_up_at:
         return Receipt(
             row.last_error
@@ -144,33 +148,37 @@ def _not_worth_sending(channel: Channel, row: Delivery, now: datetime) -> Receip
 
 def _is_moot(channel: Channel, row: Delivery) -> bool:
     """People need not be asked any more; programs keep the whole story."""
-    if channel.kind == Kind.WEBHOOK or row.event != Event.ASKED or row.request is None:
+    if (
+        channel.kind == ChannelKind.WEBHOOK
+        or row.event != NotificationEvent.ASKED
+        or row.request is None
+    ):
         return False
-    return row.request.call.state != State.PENDING
+    return row.request.call.state != InvocationState.PENDING
 
 
-def _parcel(channel: Channel, row: Delivery) -> Parcel:
+def _make_parcel(channel: Channel, row: Delivery) -> Parcel:
     return Parcel(
         id=row.uid.hex,
         attempt=row.attempts,
-        kind=Kind(channel.kind),
-        event=Event(row.event),
+        kind=ChannelKind(channel.kind),
+        event=NotificationEvent(row.event),
         body=row.body,
         access=channel.access,
         addresses=tuple(channel.addresses),
         room=channel.room,
         networks=tuple(channel.allowed_networks),
-        message_ref=_asked_before(row) if channel.kind == Kind.SLACK else "",
+        message_ref=_find_asking_message(row) if channel.kind == ChannelKind.SLACK else "",
     )
 
 
-def _asked_before(row: Delivery) -> str:
+def _find_asking_message(row: Delivery) -> str:
     """The Slack message that asked; once decided it is changed in place, so nobody decides it
     again."""
-    if row.request_id is None or row.event == Event.ASKED:
+    if row.request_id is None or row.event == NotificationEvent.ASKED:
         return row.message_ref
     asked = Delivery.objects.filter(
-        channel=row.channel_id, request=row.request_id, event=Event.ASKED.value
+        channel=row.channel_id, request=row.request_id, event=NotificationEvent.ASKED.value
     )
     return asked.values_list("message_ref", flat=True).first() or ""
 
@@ -197,7 +205,7 @@ def settle(uid: str, attempt: int, receipt: Receipt, now: datetime) -> None:
     if receipt.gone or now >= row.give_up_at:
         fields |= {"state": Delivery.State.GIVEN_UP, "ended_at": now}
     else:
-        seconds = max(receipt.wait, wait_before(attempt, random.random()))  # noqa: S311  jitter, not a secret
+        seconds = max(receipt.wait, compute_retry_delay(attempt, random.random()))  # noqa: S311  jitter, not a secret
         fields |= {"state": Delivery.State.FAILED, "next_at": now + timedelta(seconds=seconds)}
     held.filter(attempts=attempt).update(**fields)
     facts = {

@@ -23,16 +23,16 @@ from mcpregistry.domain.errors import ConfigInvalid, Conflict, OutboundRefused
 from mcpregistry.domain.notifications.events import (
     KEPT_TRYING,
     TYPES,
-    Event,
+    ChannelKind,
     Interest,
-    Kind,
-    show,
-    webhook_key,
+    NotificationEvent,
+    decode_webhook_key,
+    prepare_arguments,
 )
-from mcpregistry.domain.text.canonical import digest, plain, stored
+from mcpregistry.domain.text.canonical import clean_text, encode_lossy_json, hash_parts
 from mcpregistry.models import ApprovalRequest, Channel, Delivery, PolicyRule, Server, SlackIdentity
-from mcpregistry.services.approvals.requests import arguments_hash, current_arguments
-from mcpregistry.services.configuration.dispatch import wake
+from mcpregistry.services.approvals.requests import get_current_arguments, hash_current_arguments
+from mcpregistry.services.configuration.dispatch import wake_worker
 from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 
@@ -41,24 +41,26 @@ OFF = "The channel was disabled."
 MOOT = "The call was decided before the message was sent."
 _MOST_NAMES = 500  # of tools in one notice
 _ACCESS = {
-    Kind.WEBHOOK: {"url", "signing"},
-    Kind.EMAIL: set(),
-    Kind.SLACK: {"url", "token", "signing"},
+    ChannelKind.WEBHOOK: {"url", "signing"},
+    ChannelKind.EMAIL: set(),
+    ChannelKind.SLACK: {"url", "token", "signing"},
 }
 
 
 # What happens
 
 
-def enqueue(event: Event | str, request: ApprovalRequest, *, now: datetime | None = None) -> int:
+def enqueue(
+    event: NotificationEvent | str, request: ApprovalRequest, *, now: datetime | None = None
+) -> int:
     """Owe every channel that wants it a message about this request. Returns how many.
 
     To be called in the transaction of what happened; ``request.call`` is read. Telling the same
     event of the same request again is no error and sends nothing more.
     """
-    event = Event(event)
+    event = NotificationEvent(event)
     at = now or timezone.now()
-    channels = _wanting(
+    channels = _find_interested_channels(
         event, server=request.call.server_slug, rule=request.rule_id, risk=request.risk_rank
     )
     if not channels:
@@ -67,13 +69,15 @@ def enqueue(event: Event | str, request: ApprovalRequest, *, now: datetime | Non
         channels,
         event,
         key=f"{event}:{request.pk}",
-        data=_facts(event, request),
+        data=_collect_facts(event, request),
         at=at,
         request=request,
     )
 
 
-def on_announced(*, event: Event, request: ApprovalRequest, now: datetime, **_: object) -> None:
+def enqueue_announced(
+    *, event: NotificationEvent, request: ApprovalRequest, now: datetime, **_: object
+) -> None:
     """Whatever becomes of a held call is told; connected in ``mcpregistry.apps``."""
     enqueue(event, request, now=now)
 
@@ -85,48 +89,56 @@ def enqueue_definitions(
     found."""
     if not added and not changed:
         return 0
-    channels = _wanting(Event.DEFINITIONS, server=server.slug)
+    channels = _find_interested_channels(NotificationEvent.DEFINITIONS, server=server.slug)
     at = now or timezone.now()
     data = {
         "server": server.slug,
-        "added": [plain(name, 500) for name in added[:_MOST_NAMES]],
-        "changed": [plain(name, 500) for name in changed[:_MOST_NAMES]],
+        "added": [clean_text(name, 500) for name in added[:_MOST_NAMES]],
+        "changed": [clean_text(name, 500) for name in changed[:_MOST_NAMES]],
         "url": f"{settings.SITE_URL}/definitions/",
     }
-    key = f"{Event.DEFINITIONS}:{digest(server.slug, stored(data), at.isoformat())}"
+    key = f"{NotificationEvent.DEFINITIONS}:{hash_parts(server.slug, encode_lossy_json(data), at.isoformat())}"
     return (
-        _owe(channels, Event.DEFINITIONS, key=key, data=data, at=at, server=server)
+        _owe(channels, NotificationEvent.DEFINITIONS, key=key, data=data, at=at, server=server)
         if channels
         else 0
     )
 
 
 def enqueue_server(
-    event: Event, *, server: Server, reason: str = "", now: datetime | None = None
+    event: NotificationEvent, *, server: Server, reason: str = "", now: datetime | None = None
 ) -> int:
     """Owe a message that a server has become unavailable, or available again, or behaves otherwise
     in its trial."""
-    channels = _wanting(event, server=server.slug)
+    channels = _find_interested_channels(event, server=server.slug)
     at = now or timezone.now()
     page = f"{settings.SITE_URL}/admin/mcpregistry/server/{server.pk}/change/"
-    data = {"server": server.slug, "reason": plain(reason, 1_000), "url": page}
-    key = f"{event}:{digest(server.slug, at.isoformat())}"
+    data = {"server": server.slug, "reason": clean_text(reason, 1_000), "url": page}
+    key = f"{event}:{hash_parts(server.slug, at.isoformat())}"
     return _owe(channels, event, key=key, data=data, at=at, server=server) if channels else 0
 
 
-def enqueue_budget(event: Event, *, key: str, data: dict[str, Any], now: datetime) -> int:
+def enqueue_budget(
+    event: NotificationEvent, *, key: str, data: dict[str, Any], now: datetime
+) -> int:
     """Owe a message that a budget has reached a mark. ``key`` names budget and period: each is told
     once."""
-    channels = _wanting(event, server="")
+    channels = _find_interested_channels(event, server="")
     return _owe(channels, event, key=f"{event}:{key}", data=data, at=now) if channels else 0
 
 
-def _wanting(event: Event, *, server: str, rule: int | None = None, risk: int = 3) -> list[Channel]:
+def _find_interested_channels(
+    event: NotificationEvent, *, server: str, rule: int | None = None, risk: int = 3
+) -> list[Channel]:
     rows = Channel.objects.filter(enabled=True).prefetch_related("servers", "rules")
-    return [row for row in rows if _interest(row).wants(event, server=server, rule=rule, risk=risk)]
+    return [
+        row
+        for row in rows
+        if _build_interest(row).is_interested_in(event, server=server, rule=rule, risk=risk)
+    ]
 
 
-def _interest(channel: Channel) -> Interest:
+def _build_interest(channel: Channel) -> Interest:
     return Interest(
         events=frozenset(channel.events),
         servers=frozenset(server.slug for server in channel.servers.all()),
@@ -137,19 +149,19 @@ def _interest(channel: Channel) -> Interest:
 
 def _owe(
     channels: Iterable[Channel],
-    event: Event,
+    event: NotificationEvent,
     *,
     key: str,
     data: dict[str, Any],
     at: datetime,
     **of: Any,
 ) -> int:
-    body = stored({"type": TYPES[event], "timestamp": at.isoformat(), "data": data})
+    body = encode_lossy_json({"type": TYPES[event], "timestamp": at.isoformat(), "data": data})
     rows = [
         Delivery(
             channel=channel,
             event=event.value,
-            key=plain(key, 100),
+            key=clean_text(key, 100),
             body=body,
             created_at=at,
             next_at=at,
@@ -160,14 +172,14 @@ def _owe(
     ]
     # told before: the first message stands
     Delivery.objects.bulk_create(rows, ignore_conflicts=True)
-    transaction.on_commit(lambda: wake("deliver_notifications"))
+    transaction.on_commit(lambda: wake_worker("deliver_notifications"))
     return len(rows)
 
 
-def _facts(event: Event, request: ApprovalRequest) -> dict[str, Any]:
+def _collect_facts(event: NotificationEvent, request: ApprovalRequest) -> dict[str, Any]:
     call = request.call
-    arguments = current_arguments(request)
-    shown = show(arguments)
+    arguments = get_current_arguments(request)
+    shown = prepare_arguments(arguments)
     return {
         "request": request.pk,
         "call": call.pk,
@@ -180,12 +192,14 @@ def _facts(event: Event, request: ApprovalRequest) -> dict[str, Any]:
         "rule": request.rule_name,
         "asked_at": request.asked_at.isoformat(),
         "decide_by": request.decide_by.isoformat(),
-        "decided_by": [] if event is Event.ASKED else [vote.name for vote in request.votes.all()],
+        "decided_by": []
+        if event is NotificationEvent.ASKED
+        else [vote.name for vote in request.votes.all()],
         "reason": request.decided_reason,
         "edited": bool(request.edited),
         "arguments": shown.text,
         "arguments_whole": shown.whole,
-        "arguments_hash": arguments_hash(request),
+        "arguments_hash": hash_current_arguments(request),
         "url": f"{settings.SITE_URL}/approvals/{request.pk}/",
     }
 
@@ -213,7 +227,7 @@ def save_channel(
     channel.access = {
         name: text
         for name, text in (channel.access | given).items()
-        if name in _ACCESS[_kind(channel)]
+        if name in _ACCESS[_parse_kind(channel)]
     }
     _check(channel)
     save_checked(channel)
@@ -226,23 +240,23 @@ def save_channel(
         "to": channel.origin,
         "replaced": sorted(given),
     }
-    audit.record(kind=kind, actor=actor, subject=f"channel:{channel.name}", **facts)
+    audit.record_entry(kind=kind, actor=actor, subject=f"channel:{channel.name}", **facts)
     return channel
 
 
 @transaction.atomic
 def delete_channel(*, channel: Channel, actor: str) -> None:
     """Delete a channel with what it is still owed."""
-    audit.record(kind="channel.deleted", actor=actor, subject=f"channel:{channel.name}")
+    audit.record_entry(kind="channel.deleted", actor=actor, subject=f"channel:{channel.name}")
     channel.delete()
 
 
-def _kind(channel: Channel) -> Kind:
+def _parse_kind(channel: Channel) -> ChannelKind:
     try:
-        return Kind(channel.kind)
+        return ChannelKind(channel.kind)
     except ValueError:
         raise ConfigInvalid(
-            error_texts.not_valid(plain(str(channel.kind), 50), "a kind of channel"),
+            error_texts.say_not_valid(clean_text(str(channel.kind), 50), "a kind of channel"),
             remedy="Use webhook, email or slack.",
         ) from None
 
@@ -252,34 +266,39 @@ def _check(channel: Channel) -> None:
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise ConfigInvalid(
                 f"The {name} must be a list of texts.",
-                remedy=error_texts.use("a list", '["a", "b"]'),
+                remedy=error_texts.advise_form("a list", '["a", "b"]'),
             )
-    if unknown := sorted(set(channel.events) - set(Event) | (set(channel.events) & {Event.TEST})):
+    if unknown := sorted(
+        set(channel.events) - set(NotificationEvent)
+        | (set(channel.events) & {NotificationEvent.TEST})
+    ):
         raise ConfigInvalid(
-            error_texts.not_valid(plain(unknown[0], 50), "an event"),
-            remedy=f"Choose from {', '.join(event for event in Event if event is not Event.TEST)}.",
+            error_texts.say_not_valid(clean_text(unknown[0], 50), "an event"),
+            remedy=f"Choose from {', '.join(event for event in NotificationEvent if event is not NotificationEvent.TEST)}.",
         )
-    {Kind.WEBHOOK: _check_webhook, Kind.EMAIL: _check_email, Kind.SLACK: _check_slack}[
-        _kind(channel)
-    ](channel)
+    {
+        ChannelKind.WEBHOOK: _check_webhook,
+        ChannelKind.EMAIL: _check_email,
+        ChannelKind.SLACK: _check_slack,
+    }[_parse_kind(channel)](channel)
 
 
 def _check_webhook(channel: Channel) -> None:
     _check_address(channel)
-    webhook_key(str(channel.access.get("signing", "")))
+    decode_webhook_key(str(channel.access.get("signing", "")))
 
 
 def _check_email(channel: Channel) -> None:
     if not channel.addresses:
         raise ConfigInvalid(
-            error_texts.required("An e-mail address"), remedy="Enter at least one address."
+            error_texts.say_required("An e-mail address"), remedy="Enter at least one address."
         )
     for address in channel.addresses:
         try:
             validate_email(address)
         except ValidationError:
             raise ConfigInvalid(
-                error_texts.not_valid(plain(address, 100), "a valid e-mail address"),
+                error_texts.say_not_valid(clean_text(address, 100), "a valid e-mail address"),
                 remedy="Correct the address.",
             ) from None
 
@@ -302,7 +321,7 @@ def _check_address(channel: Channel) -> None:
     if not isinstance(networks, list) or not all(isinstance(network, str) for network in networks):
         raise ConfigInvalid(
             "The allowed networks must be a list of texts.",
-            remedy=error_texts.use("a list", '["10.1.0.0/16"]'),
+            remedy=error_texts.advise_form("a list", '["10.1.0.0/16"]'),
         )
     parse_networks(tuple(networks))
     try:
@@ -310,7 +329,9 @@ def _check_address(channel: Channel) -> None:
     except OutboundRefused:
         raise ConfigInvalid(
             "The address is not a plain http or https URL.",
-            remedy=error_texts.use("an http or https URL", "https://hooks.example.org/slipsnisse"),
+            remedy=error_texts.advise_form(
+                "an http or https URL", "https://hooks.example.org/slipsnisse"
+            ),
         ) from None
 
 
@@ -324,10 +345,10 @@ def send_test(*, channel: Channel, actor: str) -> Delivery:
         raise Conflict(
             f"The channel '{channel.name}' is disabled.", remedy="Enable the channel first."
         )
-    key = f"{Event.TEST}:{uuid.uuid4().hex}"
+    key = f"{NotificationEvent.TEST}:{uuid.uuid4().hex}"
     data = {"channel": channel.name, "url": f"{settings.SITE_URL}/"}
-    _owe([channel], Event.TEST, key=key, data=data, at=timezone.now())
-    audit.record(kind="channel.tested", actor=actor, subject=f"channel:{channel.name}")
+    _owe([channel], NotificationEvent.TEST, key=key, data=data, at=timezone.now())
+    audit.record_entry(kind="channel.tested", actor=actor, subject=f"channel:{channel.name}")
     return Delivery.objects.get(channel=channel, key=key)
 
 
@@ -342,16 +363,18 @@ def redeliver(*, delivery: Delivery, actor: str) -> Delivery:
         state=Delivery.State.WAITING, next_at=now, give_up_at=now + KEPT_TRYING, last_error=""
     ):
         raise Conflict(
-            error_texts.wrong_state("retry", "delivery", "still being sent"),
+            error_texts.say_wrong_state("retry", "delivery", "still being sent"),
             remedy="Wait for the time of its next attempt.",
         )
-    audit.record(kind="delivery.repeated", actor=actor, subject=f"delivery:{delivery.uid.hex}")
-    transaction.on_commit(lambda: wake("deliver_notifications"))
+    audit.record_entry(
+        kind="delivery.repeated", actor=actor, subject=f"delivery:{delivery.uid.hex}"
+    )
+    transaction.on_commit(lambda: wake_worker("deliver_notifications"))
     delivery.refresh_from_db()
     return delivery
 
 
-def failing_channels() -> list[tuple[str, str]]:
+def list_failing_channels() -> list[tuple[str, str]]:
     """(name, error) of every channel whose newest message that was tried has not arrived."""
     found = []
     for channel in Channel.objects.filter(enabled=True):
@@ -372,7 +395,7 @@ def save_slack_identity(*, identity: SlackIdentity, actor: str) -> SlackIdentity
     take_current(identity)
     save_checked(identity)
     facts = {"team": identity.team, "member": identity.member}
-    audit.record(kind=kind, actor=actor, subject=f"user:{identity.user}", **facts)
+    audit.record_entry(kind=kind, actor=actor, subject=f"user:{identity.user}", **facts)
     return identity
 
 
@@ -380,11 +403,13 @@ def save_slack_identity(*, identity: SlackIdentity, actor: str) -> SlackIdentity
 def delete_slack_identity(*, identity: SlackIdentity, actor: str) -> None:
     """From now on that Slack account is nobody's."""
     facts = {"team": identity.team, "member": identity.member}
-    audit.record(kind="slack_person.deleted", actor=actor, subject=f"user:{identity.user}", **facts)
+    audit.record_entry(
+        kind="slack_person.deleted", actor=actor, subject=f"user:{identity.user}", **facts
+    )
     identity.delete()
 
 
-def slack_person(*, team: str, member: str) -> User | None:
+def find_slack_user(*, team: str, member: str) -> User | None:
     """Whose Slack account this is, if it is an active person's."""
     found = SlackIdentity.objects.select_related("user").filter(team=team, member=member).first()
     return found.user if found and found.user.is_active else None

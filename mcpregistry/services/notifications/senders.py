@@ -27,10 +27,15 @@ from mcpregistry.domain.errors import (
     SlipsnisseError,
     TimedOut,
 )
-from mcpregistry.domain.notifications.events import Event, Kind, retry_after, webhook_headers
-from mcpregistry.domain.notifications.mail import mail
-from mcpregistry.domain.notifications.slack import message
-from mcpregistry.downstream.http_client import once
+from mcpregistry.domain.notifications.events import (
+    ChannelKind,
+    NotificationEvent,
+    build_webhook_headers,
+    parse_retry_after,
+)
+from mcpregistry.domain.notifications.mail import compose_mail
+from mcpregistry.domain.notifications.slack import build_message
+from mcpregistry.downstream.http_client import single_request
 
 log = structlog.get_logger(__name__)
 
@@ -48,8 +53,8 @@ class Parcel:
 
     id: str
     attempt: int
-    kind: Kind
-    event: Event
+    kind: ChannelKind
+    event: NotificationEvent
     body: str
     access: Mapping[str, str] = field(repr=False)
     addresses: tuple[str, ...] = ()
@@ -100,7 +105,9 @@ async def send(parcel: Parcel) -> Receipt:
     """Send one message by its channel's kind. Never raises for anything that went wrong; the
     receipt says it."""
     try:
-        async with asyncio.timeout(MAIL_SECONDS if parcel.kind is Kind.EMAIL else SEND_SECONDS):
+        async with asyncio.timeout(
+            MAIL_SECONDS if parcel.kind is ChannelKind.EMAIL else SEND_SECONDS
+        ):
             return await _WAYS[parcel.kind](parcel)
     except TimeoutError:
         return Receipt("The message could not be sent in time.", reached=False)
@@ -119,7 +126,7 @@ async def send(parcel: Parcel) -> Receipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReceiverReply:
     """A receiver's status, the wait that it asks for in seconds, and the beginning of its body."""
 
     status: int
@@ -134,10 +141,10 @@ async def post(
     *,
     networks: tuple[str, ...],
     answer_bytes: int = 0,
-) -> Answer:
+) -> ReceiverReply:
     """One guarded POST of JSON."""
     headers = {"Content-Type": "application/json", **headers}
-    answer = await once.request(
+    answer = await single_request.send_single_request(
         "POST",
         url,
         body,
@@ -146,14 +153,14 @@ async def post(
         connect_seconds=SEND_SECONDS / 2,
         answer_bytes=answer_bytes,
     )
-    wait = retry_after(answer.headers.get("retry-after", ""), datetime.now(UTC))
-    return Answer(answer.status, wait, answer.body)
+    wait = parse_retry_after(answer.headers.get("retry-after", ""), datetime.now(UTC))
+    return ReceiverReply(answer.status, wait, answer.body)
 
 
-async def _webhook(parcel: Parcel) -> Receipt:
+async def _send_webhook(parcel: Parcel) -> Receipt:
     body = parcel.body.encode()
     seconds = int(time.time())
-    headers = webhook_headers(
+    headers = build_webhook_headers(
         message=parcel.id, seconds=seconds, body=body, secret=parcel.access["signing"]
     )
     answer = await post(parcel.access["url"], body, headers, networks=parcel.networks)
@@ -207,10 +214,10 @@ async def call_slack(
     return SlackAnswer(word if _SLACK_ERROR.fullmatch(word) else "an error without a name")
 
 
-async def _slack(parcel: Parcel) -> Receipt:
+async def _send_slack(parcel: Parcel) -> Receipt:
     room, _, stamp = parcel.message_ref.partition(" ")
     place = {"channel": room, "ts": stamp} if stamp else {"channel": parcel.room}
-    payload = {**message(parcel.event, parcel.data), **place}
+    payload = {**build_message(parcel.event, parcel.data), **place}
     method = "chat.update" if stamp else "chat.postMessage"
     answer = await call_slack(method, payload, access=parcel.access, networks=parcel.networks)
     if answer.error:
@@ -222,7 +229,7 @@ async def _slack(parcel: Parcel) -> Receipt:
 # E-mail
 
 
-async def _email(parcel: Parcel) -> Receipt:
+async def _send_email(parcel: Parcel) -> Receipt:
     if not settings.MAIL_CONFIGURED:
         return Receipt("No mail server is configured. Set EMAIL_URL.", reached=False)
     return await asyncio.get_running_loop().run_in_executor(_mail_threads, _send_mail, parcel)
@@ -231,7 +238,7 @@ async def _email(parcel: Parcel) -> Receipt:
 def _send_mail(parcel: Parcel) -> Receipt:
     from django.core.mail import EmailMultiAlternatives
 
-    content = mail(parcel.event, parcel.data)
+    content = compose_mail(parcel.event, parcel.data)
     # The same Message-ID when it is sent again: most mail stores then keep one.
     headers = {"Message-ID": f"<{parcel.id}@slipsnisse>", "Auto-Submitted": "auto-generated"}
     letter = EmailMultiAlternatives(
@@ -253,8 +260,8 @@ def _send_mail(parcel: Parcel) -> Receipt:
     return Receipt(code=250)
 
 
-_WAYS: dict[Kind, Callable[[Parcel], Any]] = {
-    Kind.WEBHOOK: _webhook,
-    Kind.EMAIL: _email,
-    Kind.SLACK: _slack,
+_WAYS: dict[ChannelKind, Callable[[Parcel], Any]] = {
+    ChannelKind.WEBHOOK: _send_webhook,
+    ChannelKind.EMAIL: _send_email,
+    ChannelKind.SLACK: _send_slack,
 }

@@ -13,13 +13,13 @@ from typing import Any
 from django.contrib.auth.models import User
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied, NotFound
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.notifications.events import Kind, show
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.notifications.events import ChannelKind, prepare_arguments
 from mcpregistry.domain.notifications.slack import PAGE_ONLY, TOO_MUCH
 from mcpregistry.models import ApprovalRequest, Channel, Delivery
 from mcpregistry.services.approvals import votes
-from mcpregistry.services.approvals.requests import current_arguments
-from mcpregistry.services.notifications.outbox import slack_person
+from mcpregistry.services.approvals.requests import get_current_arguments
+from mcpregistry.services.notifications.outbox import find_slack_user
 from mcpregistry.services.records import idempotency
 
 COUNTED = "Your vote is recorded. More approvers must approve the call before it runs."
@@ -38,10 +38,10 @@ class Press:
 
 def find_channel(uid: Any) -> Channel | None:
     """The enabled Slack channel of that uid, or None."""
-    return Channel.objects.filter(uid=uid, kind=Kind.SLACK.value, enabled=True).first()
+    return Channel.objects.filter(uid=uid, kind=ChannelKind.SLACK.value, enabled=True).first()
 
 
-def signing_secret(channel: Channel) -> str:
+def get_signing_secret(channel: Channel) -> str:
     """Empty when the channel has none: then nobody can press anything."""
     try:
         return str(channel.access.get("signing", ""))
@@ -61,10 +61,10 @@ def take_once(*, channel: Channel, signature: str, fingerprint: str) -> None:
     idempotency.keep(caller=caller, key=signature[:200], status=200, body="")
 
 
-def tool_of(*, channel: Channel, press: Press) -> str:
+def find_pressed_tool(*, channel: Channel, press: Press) -> str:
     """The tool that the press is about. Raises like ``decide`` when it could not be decided in
     Slack."""
-    return _decidable(channel, press)[0].call.tool_name
+    return _load_decidable_request(channel, press)[0].call.tool_name
 
 
 def decide(*, channel: Channel, press: Press) -> str:
@@ -73,7 +73,7 @@ def decide(*, channel: Channel, press: Press) -> str:
 
     Raises Denied (unknown or not eligible, or the page is needed), NotFound, Conflict.
     """
-    request, user = _decidable(channel, press)
+    request, user = _load_decidable_request(channel, press)
     shown = press.value.partition(".")[2]
     votes.vote(
         request_id=request.pk,
@@ -84,10 +84,10 @@ def decide(*, channel: Channel, press: Press) -> str:
         via="slack",
     )
     request.call.refresh_from_db(fields=["state"])
-    return COUNTED if request.call.state == State.PENDING else ""
+    return COUNTED if request.call.state == InvocationState.PENDING else ""
 
 
-def _decidable(channel: Channel, press: Press) -> tuple[ApprovalRequest, User]:
+def _load_decidable_request(channel: Channel, press: Press) -> tuple[ApprovalRequest, User]:
     request_id = press.value.partition(".")[0]
     told = Delivery.objects.filter(channel=channel, request=request_id)
     request = (
@@ -97,7 +97,7 @@ def _decidable(channel: Channel, press: Press) -> tuple[ApprovalRequest, User]:
         raise NotFound(
             "This channel was not notified about this call.", remedy="Open the page of the call."
         )
-    user = slack_person(team=press.team, member=press.member)
+    user = find_slack_user(team=press.team, member=press.member)
     if user is None:
         raise Denied(
             "Your Slack account is not linked to a user.",
@@ -105,6 +105,6 @@ def _decidable(channel: Channel, press: Press) -> tuple[ApprovalRequest, User]:
         )
     if request.risk == "high":
         raise Denied(PAGE_ONLY, remedy="Press Open the page.")
-    if not show(current_arguments(request)).whole:
+    if not prepare_arguments(get_current_arguments(request)).whole:
         raise Denied(TOO_MUCH, remedy="Press Open the page.")
     return request, user

@@ -21,18 +21,24 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from mcpregistry.domain.errors import Conflict
-from mcpregistry.domain.kinds import PROMPT, READ, TOOL
+from mcpregistry.domain.offer_kinds import PROMPT, READ, TOOL
 from mcpregistry.domain.policy.access import may_call
-from mcpregistry.domain.policy.narrowing import Alike, Folder
-from mcpregistry.domain.specs import RUNS, AgentSpec, Grants, GrantSpec, ToolSpec
-from mcpregistry.domain.text.canonical import canonical, digest
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.policy.narrowing import CommonArguments, Folder
+from mcpregistry.domain.snapshot_specs import RUNS, AgentSpec, Grants, GrantSpec, ToolSpec
+from mcpregistry.domain.text.canonical import encode_canonical_json, hash_parts
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Grant, Tool
-from mcpregistry.queries.calls import known_from
+from mcpregistry.queries.calls import find_record_start
 from mcpregistry.queries.tools_used import calls_by_tool
 from mcpregistry.services.access import grants
-from mcpregistry.services.configuration.snapshot import grant_spec
-from mcpregistry.services.policy.past_calls import PastCalls, Stream, Use, calls_of, server_of
+from mcpregistry.services.configuration.snapshot import build_grant_spec
+from mcpregistry.services.policy.past_calls import (
+    PastCalls,
+    PastUse,
+    Stream,
+    get_grant_server,
+    select_calls,
+)
 
 DAYS = 30
 MOST_CALLS = 2_000  # of each grant that are read for a page
@@ -43,7 +49,7 @@ _EXAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class AnalyzedCalls:
     """How many calls were read, the newest that the grant could be about, of the period since then.
     ``all``: there were no more."""
 
@@ -57,8 +63,8 @@ class _Case:
     """One grant with the calls that it is judged by; they can be iterated over more than once."""
 
     grant: Grant
-    uses: Iterable[Use]
-    looked: Looked
+    uses: Iterable[PastUse]
+    looked: AnalyzedCalls
 
     @property
     def which(self) -> str:
@@ -67,7 +73,7 @@ class _Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class GrantProposal:
     """A grant that allows more than was used, and unsaved ones to take its place (none: it is
     withdrawn).
 
@@ -80,8 +86,8 @@ class Proposal:
     says: str
     after: tuple[Grant, ...]
     pins: dict[str, Any]
-    looked: Looked
-    stopped: tuple[Use, ...] = ()
+    looked: AnalyzedCalls
+    stopped: tuple[PastUse, ...] = ()
     stops: int = 0
     unjudged: int = 0
 
@@ -100,92 +106,100 @@ class Proposal:
         facts = [
             (row.tool_id, row.server_id, row.kind, row.uri, row.argument_pins) for row in self.after
         ]
-        return digest("narrower", str(self.grant.pk), self.kind, canonical(facts))[:32]
+        return hash_parts("narrower", str(self.grant.pk), self.kind, encode_canonical_json(facts))[
+            :32
+        ]
 
 
-def candidates() -> QuerySet[Grant]:
+def select_candidates() -> QuerySet[Grant]:
     """The grants that can be looked at, with what that needs of them."""
     return Grant.objects.select_related("agent", "endpoint", "server", "tool__server")
 
 
-def analyse(rows: Iterable[Grant], *, days: int, now: datetime) -> list[Proposal]:
+def analyse(rows: Iterable[Grant], *, days: int, now: datetime) -> list[GrantProposal]:
     """What is proposed of these grants, at most one thing each; a fixed number of reads for
     each."""
-    known = known_from(now)
+    known = find_record_start(now)
     since = now - timedelta(days=days)
     found = (propose(PastCalls(row, since), days=days, now=now, known=known) for row in rows)
     return [each for each in found if each is not None]
 
 
-def analyse_whole(grant: Grant, *, days: int, now: datetime) -> Proposal | None:
+def analyse_whole(grant: Grant, *, days: int, now: datetime) -> GrantProposal | None:
     """The same of one grant, where a guess is replaced by what all its calls of the period prove:
     they are read twice, a few thousand in memory at a time. Nothing of more than ``MOST_WHOLE``
     calls."""
     found = next(iter(analyse([grant], days=days, now=now)), None)
     if found is None or not found.is_guess:
         return found
-    calls = calls_of(grant, found.looked.since).filter(received_at__lte=now)
+    calls = select_calls(grant, found.looked.since).filter(received_at__lte=now)
     count = calls.count()
     if count > MOST_WHOLE:
         return None
-    return _narrower(_Case(grant, Stream(grant, calls), Looked(count, found.looked.since)))
+    return _propose_narrower(
+        _Case(grant, Stream(grant, calls), AnalyzedCalls(count, found.looked.since))
+    )
 
 
-def propose(past: PastCalls, *, days: int, now: datetime, known: datetime) -> Proposal | None:
+def propose(past: PastCalls, *, days: int, now: datetime, known: datetime) -> GrantProposal | None:
     """What is proposed of one grant for a period. ``known``: since when the record of calls is
     whole."""
     grant = past.grant
     if grant.expires_at is not None and grant.expires_at <= now:
-        return Proposal(grant, "withdraw", "The grant has expired.", (), {}, Looked(0, now))
+        return GrantProposal(
+            grant, "withdraw", "The grant has expired.", (), {}, AnalyzedCalls(0, now)
+        )
     since = now - timedelta(days=days)
     if grant.created_at > since or known > since:
         return None  # too new to tell, or not known any more
-    unused = Proposal(
+    unused = GrantProposal(
         grant,
         "withdraw",
         f"The grant was not used in the last {days} days.",
         (),
         {},
-        Looked(0, since),
+        AnalyzedCalls(0, since),
     )
     # nothing narrower is proposed in the place of everything of a server
     if grant.tool_id is None and not grant.kind:
-        return None if past.exist_since(since) else unused
-    uses = past.newest(since, MOST_CALLS + 1)
+        return None if past.has_calls_since(since) else unused
+    uses = past.load_newest(since, MOST_CALLS + 1)
     if len(uses) > MOST_CALLS:
-        busy = _Case(grant, uses[:MOST_CALLS], Looked(MOST_CALLS, since, all=False))
+        busy = _Case(grant, uses[:MOST_CALLS], AnalyzedCalls(MOST_CALLS, since, all=False))
         return (
-            _of_tools_counted(busy, now)
+            _propose_counted_tools(busy, now)
             if grant.tool is None and grant.kind not in READ
-            else _narrower(busy)
+            else _propose_narrower(busy)
         )
-    return _narrower(_Case(grant, uses, Looked(len(uses), since))) if uses else unused
+    return (
+        _propose_narrower(_Case(grant, uses, AnalyzedCalls(len(uses), since))) if uses else unused
+    )
 
 
-def _narrower(case: _Case) -> Proposal | None:
+def _propose_narrower(case: _Case) -> GrantProposal | None:
     grant = case.grant
     if grant.tool is not None:
-        return _pinned(case) if grant.tool.kind in (TOOL, PROMPT) else None
+        return _propose_pins(case) if grant.tool.kind in (TOOL, PROMPT) else None
     if grant.kind in READ:
-        return _at_uris(case)
+        return _propose_uri_pattern(case)
     return (
-        _of_tools(case, Counter(use.tool for use in case.uses))
+        _propose_tools(case, Counter(use.tool for use in case.uses))
         if grant.kind in (TOOL, PROMPT)
         else None
     )
 
 
-def _of_tools_counted(case: _Case, now: datetime) -> Proposal | None:
+def _propose_counted_tools(case: _Case, now: datetime) -> GrantProposal | None:
     """Of more calls than are read: which tools were used is known from the counted hours."""
     grant = case.grant
     if grant.server is None or grant.kind not in (TOOL, PROMPT):
         return None
     whose = {"agent": grant.agent.slug} if grant.agent else {"endpoint": str(grant.endpoint)}
     counts = calls_by_tool(case.looked.since, now=now, server=grant.server.slug, **whose)
-    return None if counts is None else _of_tools(case, counts)
+    return None if counts is None else _propose_tools(case, counts)
 
 
-def _of_tools(case: _Case, used: Counter[str]) -> Proposal | None:
+def _propose_tools(case: _Case, used: Counter[str]) -> GrantProposal | None:
     """Single tools in place of all of a server: those that were used, and those too new to tell."""
     grant = case.grant
     offered = {
@@ -199,36 +213,38 @@ def _of_tools(case: _Case, used: Counter[str]) -> Proposal | None:
     kept = counts.keys() | new
     if not counts or len(kept) > _MOST_TOOLS or len(kept) == len(offered):
         return None
-    after = tuple(like(grant, tool=offered[name]) for name in sorted(kept))
-    named = ", ".join(f"{printable(name, 60)} ({counts[name]})" for name in sorted(counts))
+    after = tuple(copy_grant(grant, tool=offered[name]) for name in sorted(kept))
+    named = ", ".join(
+        f"{show_invisible_characters(name, 60)} ({counts[name]})" for name in sorted(counts)
+    )
     says = f"{len(counts)} of {len(offered)} {grant.kind}s {'was' if len(counts) == 1 else 'were'} used: {named}."
     says += (
-        f" New ones are kept: {', '.join(printable(name, 60) for name in sorted(new))}."
+        f" New ones are kept: {', '.join(show_invisible_characters(name, 60) for name in sorted(new))}."
         if new
         else ""
     )
-    return _replayed(case, Proposal(grant, "tools", says, after, {}, case.looked))
+    return _replay_proposal(case, GrantProposal(grant, "tools", says, after, {}, case.looked))
 
 
-def _pinned(case: _Case) -> Proposal | None:
+def _propose_pins(case: _Case) -> GrantProposal | None:
     """Arguments that never differed become pins."""
     grant = case.grant
-    alike = Alike()
+    alike = CommonArguments()
     for use in case.uses:
         alike.take(use.arguments)
     pins = {name: value for name, value in alike.pins().items() if name not in grant.argument_pins}
     if not pins:
         return None
-    after = (like(grant, tool=grant.tool, argument_pins=grant.argument_pins | pins),)
+    after = (copy_grant(grant, tool=grant.tool, argument_pins=grant.argument_pins | pins),)
     said = ", ".join(
-        f"{printable(name, 60)} = {printable(canonical(value), 80)}"
+        f"{show_invisible_characters(name, 60)} = {show_invisible_characters(encode_canonical_json(value), 80)}"
         for name, value in sorted(pins.items())
     )
     says = f"{case.which}: {said}."
-    return _replayed(case, Proposal(grant, "pins", says, after, pins, case.looked))
+    return _replay_proposal(case, GrantProposal(grant, "pins", says, after, pins, case.looked))
 
 
-def _at_uris(case: _Case) -> Proposal | None:
+def _propose_uri_pattern(case: _Case) -> GrantProposal | None:
     """A narrower pattern of URIs."""
     grant = case.grant
     folder = Folder()
@@ -237,13 +253,13 @@ def _at_uris(case: _Case) -> Proposal | None:
     narrow = folder.narrower(grant.uri)
     if not narrow:
         return None
-    below = f"{case.which}, all reads matched {printable(narrow, 200)}"
-    says = f"{below}. The grant allows {printable(grant.uri, 200) or 'every URI'}."
-    after = (like(grant, server=grant.server, uri=narrow),)
-    return _replayed(case, Proposal(grant, "uri", says, after, {}, case.looked))
+    below = f"{case.which}, all reads matched {show_invisible_characters(narrow, 200)}"
+    says = f"{below}. The grant allows {show_invisible_characters(grant.uri, 200) or 'every URI'}."
+    after = (copy_grant(grant, server=grant.server, uri=narrow),)
+    return _replay_proposal(case, GrantProposal(grant, "uri", says, after, {}, case.looked))
 
 
-def like(grant: Grant, **differs: Any) -> Grant:
+def copy_grant(grant: Grant, **differs: Any) -> Grant:
     """An unsaved grant for the same holder, with the same pins, end and note, but for what
     differs."""
     same = {
@@ -253,15 +269,15 @@ def like(grant: Grant, **differs: Any) -> Grant:
     return Grant(**(same | ({"kind": TOOL} if "tool" in differs else {}) | differs))
 
 
-def _replayed(case: _Case, found: Proposal) -> Proposal:
+def _replay_proposal(case: _Case, found: GrantProposal) -> GrantProposal:
     """The proposal with what it would have stopped, the holder's other grants being there as
     today."""
     grant = case.grant
-    others = [grant_spec(row) for row in _beside(grant)]
-    offers = _offers(grant)
-    before = _Holder([*others, grant_spec(grant)])
-    then = _Holder([*others, *map(grant_spec, found.after)])
-    stopped: list[Use] = []
+    others = [build_grant_spec(row) for row in _select_other_grants(grant)]
+    offers = _load_offers(grant)
+    before = _Holder([*others, build_grant_spec(grant)])
+    then = _Holder([*others, *map(build_grant_spec, found.after)])
+    stopped: list[PastUse] = []
     judged = 0
     stops = 0
     for use in case.uses:
@@ -269,7 +285,7 @@ def _replayed(case: _Case, found: Proposal) -> Proposal:
         if use.arguments is None or tool is None:
             continue
         judged += 1
-        if before.may(tool, use) and not then.may(tool, use):
+        if before.is_call_allowed(tool, use) and not then.is_call_allowed(tool, use):
             stops += 1
             stopped += [use] if stops <= _KEPT else []
     return replace(
@@ -277,17 +293,17 @@ def _replayed(case: _Case, found: Proposal) -> Proposal:
     )
 
 
-def _beside(grant: Grant) -> QuerySet[Grant]:
+def _select_other_grants(grant: Grant) -> QuerySet[Grant]:
     """The holder's other grants that can be about the same calls: those of the same server. The
     holder may have thousands."""
-    server = server_of(grant)
+    server = get_grant_server(grant)
     same = Grant.objects.filter(agent=grant.agent, endpoint=grant.endpoint).exclude(pk=grant.pk)
     return same.filter(Q(server=server) | Q(tool__server=server))
 
 
-def _offers(grant: Grant) -> dict[str, ToolSpec]:
+def _load_offers(grant: Grant) -> dict[str, ToolSpec]:
     """What the grant's server offers, as far as grants look at it."""
-    server = server_of(grant)
+    server = get_grant_server(grant)
     return {
         row.key: ToolSpec(row.pk, row.server_id, row.name, "", {}, idempotent=False, kind=row.kind)
         for row in Tool.offers.filter(server=server)
@@ -300,12 +316,12 @@ class _Holder:
     def __init__(self, held: Iterable[GrantSpec]) -> None:
         self._agent = AgentSpec(0, "", frozenset(), None, Grants(held))
 
-    def may(self, tool: ToolSpec, use: Use) -> bool:
+    def is_call_allowed(self, tool: ToolSpec, use: PastUse) -> bool:
         """Whether the grants would have allowed the call when it was made."""
         return may_call(self._agent, RUNS, tool, use.arguments or {}, use.at.timestamp())
 
 
-def apply(
+def apply_grant_proposal(
     *,
     grant: Grant,
     key: str,
@@ -320,17 +336,17 @@ def apply(
     something else would be proposed by now.
 
     All calls are read before anything is locked: on SQLite, calls would wait for the lock."""
-    read = candidates().filter(pk=grant.pk).first()
+    read = select_candidates().filter(pk=grant.pk).first()
     found = analyse_whole(read, days=days, now=now) if read else None
     if found is None or found.key != key:
         raise Conflict(
             "Newer calls or changes contradict this proposal.",
             remedy="Analyze this grant again to get the current proposal.",
         )
-    after = _with_pins(found, pins) if found.kind == "pins" and pins is not None else found.after
+    after = _add_pins(found, pins) if found.kind == "pins" and pins is not None else found.after
     with transaction.atomic():
-        locked = candidates().select_for_update(of=("self",)).filter(pk=grant.pk).first()
-        if locked is None or facts_of(locked) != facts_of(found.grant):
+        locked = select_candidates().select_for_update(of=("self",)).filter(pk=grant.pk).first()
+        if locked is None or list_column_values(locked) != list_column_values(found.grant):
             raise Conflict(
                 "This grant was changed in the meantime.", remedy="Open the proposal again."
             )
@@ -339,12 +355,12 @@ def apply(
     return len(after)
 
 
-def facts_of(grant: Grant) -> list[Any]:
+def list_column_values(grant: Grant) -> list[Any]:
     """The values of all columns, to see whether a grant has changed since it was analyzed."""
     return [getattr(grant, column.attname) for column in grant._meta.concrete_fields]
 
 
-def _with_pins(found: Proposal, wanted: Collection[str]) -> tuple[Grant, ...]:
+def _add_pins(found: GrantProposal, wanted: Collection[str]) -> tuple[Grant, ...]:
     chosen = {name: value for name, value in found.pins.items() if name in wanted}
     if not chosen:
         raise Conflict("No argument was selected.", remedy="Select at least one argument.")
@@ -353,9 +369,9 @@ def _with_pins(found: Proposal, wanted: Collection[str]) -> tuple[Grant, ...]:
     return (row,)
 
 
-def stopped_by_tool(found: Proposal) -> list[tuple[str, int, list[Use]]]:
+def group_stopped_by_tool(found: GrantProposal) -> list[tuple[str, int, list[PastUse]]]:
     """The first calls that would have been stopped, by tool, the most first, with examples."""
-    of: dict[str, list[Use]] = defaultdict(list)
+    of: dict[str, list[PastUse]] = defaultdict(list)
     for use in found.stopped:
         of[use.tool].append(use)
     return [

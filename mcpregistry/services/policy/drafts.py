@@ -13,10 +13,10 @@ from django.contrib.auth.models import Group
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.policy.conditions import ConditionInvalid, compile_condition
-from mcpregistry.domain.policy.decision import Outcome
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.policy.decision import RuleOutcome
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Agent, Endpoint, Invocation, PolicyRule, Server, Tool
-from mcpregistry.services.policy.rules import free_name
+from mcpregistry.services.policy.rules import find_free_rule_name
 
 PLAIN = (
     "name",
@@ -37,7 +37,7 @@ PLAIN = (
 NAMED = ("agent", "endpoint", "server", "tool", "approvers")
 
 
-def fill(rule: PolicyRule, facts: Mapping[str, Any]) -> PolicyRule:
+def fill_rule(rule: PolicyRule, facts: Mapping[str, Any]) -> PolicyRule:
     """Set what ``facts`` names; a ``tool`` is written server::tool. Saves nothing. Raises
     ConfigInvalid."""
     unknown = sorted(set(facts) - {*PLAIN, *NAMED})
@@ -51,7 +51,7 @@ def fill(rule: PolicyRule, facts: Mapping[str, Any]) -> PolicyRule:
             rule.change(**{name: facts[name]})
     for name in NAMED:
         if name in facts:
-            rule.change(**{name: _named(name, facts[name]) if facts[name] else None})
+            rule.change(**{name: _find_named_record(name, facts[name]) if facts[name] else None})
     return rule
 
 
@@ -72,22 +72,27 @@ def read_rules(text: str) -> list[PolicyRule]:
             remedy="Write, for example:\n- name: big\n  outcome: ask",
         )
     return [
-        fill(PolicyRule(name=f"draft {number}"), facts) for number, facts in enumerate(rules, 1)
+        fill_rule(PolicyRule(name=f"draft {number}"), facts)
+        for number, facts in enumerate(rules, 1)
     ]
 
 
-def like(call: Invocation) -> PolicyRule:
+def draft_rule_like_call(call: Invocation) -> PolicyRule:
     """An unsaved draft about calls such as this one: its agent, its tool, and its short arguments
     as they were.
 
     What is not there any more is left open. It asks; whoever writes it says what follows.
     """
     tool = Tool.offers.select_related("server").of_record(call.server_slug, call.tool_name).first()
-    name = free_name(
-        f"Calls of {printable(call.agent_slug, 60)} to {printable(call.tool_name, 100)}"
+    name = find_free_rule_name(
+        f"Calls of {show_invisible_characters(call.agent_slug, 60)} to {show_invisible_characters(call.tool_name, 100)}"
     )
     rule = PolicyRule(
-        name=name, draft=True, outcome=Outcome.ASK.value, tool=tool, condition=_same(call.arguments)
+        name=name,
+        draft=True,
+        outcome=RuleOutcome.ASK.value,
+        tool=tool,
+        condition=_build_same_arguments_condition(call.arguments),
     )
     rule.agent = Agent.objects.filter(slug=call.agent_slug).first()
     rule.endpoint = Endpoint.objects.filter(slug=call.endpoint_slug).first()
@@ -99,7 +104,7 @@ _LONGEST = 300
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _same(arguments: str) -> str:
+def _build_same_arguments_condition(arguments: str) -> str:
     """A condition that holds for exactly these arguments, as far as they are few, plain and
     short."""
     try:
@@ -107,12 +112,14 @@ def _same(arguments: str) -> str:
     except ValueError:
         return ""
     parts = (
-        [_equal(name, value) for name, value in given.items()] if isinstance(given, dict) else []
+        [_build_equality(name, value) for name, value in given.items()]
+        if isinstance(given, dict)
+        else []
     )
     return " && ".join([part for part in parts if part][:_MOST_ARGUMENTS])
 
 
-def _equal(name: str, value: object) -> str:
+def _build_equality(name: str, value: object) -> str:
     """What holds where the argument has this value; "" for a name or value that a condition cannot
     say briefly."""
     said = f"has(args.{name}) && args.{name} == {json.dumps(value, ensure_ascii=False)}"
@@ -129,12 +136,12 @@ def _equal(name: str, value: object) -> str:
     return said
 
 
-def _named(kind: str, name: Any) -> Any:
+def _find_named_record(kind: str, name: Any) -> Any:
     found = _FIND[kind](str(name))
     if found is None:
         thing = _WORDS.get(kind, kind)
         raise ConfigInvalid(
-            error_texts.not_found(thing, name), remedy=f"Use the name of an existing {thing}."
+            error_texts.say_not_found(thing, name), remedy=f"Use the name of an existing {thing}."
         )
     return found
 
@@ -144,6 +151,6 @@ _FIND: dict[str, Callable[[str], Any]] = {
     "agent": lambda name: Agent.objects.filter(slug=name).first(),
     "endpoint": lambda name: Endpoint.objects.filter(slug=name).first(),
     "server": lambda name: Server.objects.filter(slug=name).first(),
-    "tool": Tool.offers.select_related("server").named,
+    "tool": Tool.offers.select_related("server").find_by_name,
     "approvers": lambda name: Group.objects.filter(name=name).first(),
 }

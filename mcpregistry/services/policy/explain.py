@@ -15,29 +15,29 @@ from typing import Any
 from django.contrib.auth.models import Group
 
 from mcpregistry.domain import error_texts
-from mcpregistry.domain.definitions.naming import named
+from mcpregistry.domain.definitions.naming import map_offer_names
 from mcpregistry.domain.errors import ArgumentsInvalid, NotFound
-from mcpregistry.domain.kinds import TOOL
+from mcpregistry.domain.host_definitions import check_call
+from mcpregistry.domain.offer_kinds import TOOL
 from mcpregistry.domain.policy.access import (
-    about,
-    capable,
-    covers,
+    has_capability,
+    is_covered_by_grant,
     is_listed_on,
-    live,
     may_call,
     may_see,
+    select_covering_grants,
+    select_unexpired_grants,
 )
-from mcpregistry.domain.policy.decision import Decision, Outcome, Question, Terms, decide
-from mcpregistry.domain.policy.risk import risk_of
-from mcpregistry.domain.policy.rules import Verdict
-from mcpregistry.domain.shown_definitions import check_call
+from mcpregistry.domain.policy.decision import Decision, PolicyQuestion, RuleOutcome, Terms, decide
+from mcpregistry.domain.policy.risk import assess_risk
+from mcpregistry.domain.policy.rules import RuleVerdict
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.snapshot_specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Agent, Endpoint, Server, Tool
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.services.access.roles import approvers
-from mcpregistry.services.configuration.snapshot import snapshot_now
+from mcpregistry.services.access.roles import find_approvers
+from mcpregistry.services.configuration.snapshot import get_current_snapshot
 from mcpregistry.services.policy import permits
 
 Specs = tuple[AgentSpec, EndpointSpec, ServerSpec, ToolSpec]
@@ -74,7 +74,7 @@ class Why:
     name: str
     answer: str
     decision: Decision | None = None
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[RuleVerdict, ...] = ()
     asked: tuple[str, ...] = ()
     permit: str = ""
 
@@ -84,31 +84,31 @@ CHANGING = "The configuration is changing at this moment; try again."
 
 def find_tool(name: str, *, styles: Sequence[str] = ("double",)) -> Tool:
     """By server::tool, server::prompt:name, or by the name that hosts use in one of these styles,
-    the likeliest first, as ``ToolQuerySet.meant_by`` reads it. Raises NotFound, also where it may
+    the likeliest first, as ``ToolQuerySet.match_name`` reads it. Raises NotFound, also where it may
     mean several."""
-    found = Tool.offers.select_related("server", "pinned", "latest").meant_by(name, styles)
+    found = Tool.offers.select_related("server", "pinned", "latest").match_name(name, styles)
     if len(found) == 1:
         return found[0]
     if found:
-        raise ambiguous(name, found)
+        raise make_ambiguous_error(name, found)
     raise NotFound(
-        error_texts.not_found("tool", printable(name, 200)),
+        error_texts.say_not_found("tool", show_invisible_characters(name, 200)),
         remedy="Write server::tool, as in the list of tools.",
     )
 
 
-def ambiguous(name: str, found: Sequence[Tool]) -> NotFound:
+def make_ambiguous_error(name: str, found: Sequence[Tool]) -> NotFound:
     """What is told where a name may mean any of these; REST's paths tell the same."""
     which = ", ".join(map(str, found[:5])) + (
         f" and {len(found) - 5} more" if len(found) > 5 else ""
     )
     return NotFound(
-        f"'{printable(name, 200)}' can mean several tools: {which}.",
+        f"'{show_invisible_characters(name, 200)}' can mean several tools: {which}.",
         remedy="Write server::tool, as in the list of tools.",
     )
 
 
-def why(
+def explain_decision(
     *,
     agent: Agent,
     endpoint: Endpoint,
@@ -118,33 +118,37 @@ def why(
 ) -> Why:
     """Every stage of the decision about one call. ``arguments`` None: as far as it can be told
     without them."""
-    snapshot = snapshot_now()
+    snapshot = get_current_snapshot()
     at = now.timestamp()
-    stages = [*configured(agent, endpoint, tool.server, tool)]
-    specs = specs_of(snapshot, agent, endpoint, tool)
+    stages = [*check_configuration(agent, endpoint, tool.server, tool)]
+    specs = find_specs(snapshot, agent, endpoint, tool)
     if specs is None:
-        return _ended(agent, endpoint, tool, stages)
+        return _conclude_early(agent, endpoint, tool, stages)
     who, where, server, what = specs
-    stages += granted(who, where, server, what, at)
+    stages += check_grants(who, where, server, what, at)
     listed = may_see(who, where, server, what, at) and not (
         where.hide_unavailable and not server.available
     )
-    name = _name(snapshot, specs, at) if listed else ""
+    name = _find_exposed_name(snapshot, specs, at) if listed else ""
     if not listed:
-        return _ended(agent, endpoint, tool, stages)
+        return _conclude_early(agent, endpoint, tool, stages)
     stages.append(Stage("name", True, f"Hosts call it {name}."))
-    stages += _arguments(who, where, what, arguments, at)
-    question = Question(who, where, server, what, arguments or {}, now=at, origin="http")
+    stages += _check_arguments(who, where, what, arguments, at)
+    question = PolicyQuestion(who, where, server, what, arguments or {}, now=at, origin="http")
     decision = decide(snapshot.policy, question)
     verdicts = snapshot.policy.explain(question)
-    asked = tuple(_people(decision.terms, agent)) if decision.terms else ()
+    asked = tuple(_list_possible_approvers(decision.terms, agent)) if decision.terms else ()
     permit = (
-        _permit(question, decision.terms, now) if decision.terms and arguments is not None else ""
+        _explain_permit(question, decision.terms, now)
+        if decision.terms and arguments is not None
+        else ""
     )
-    stages.append(_policy(decision, what))
+    stages.append(_check_policy(decision, what))
     broken = next((stage for stage in stages if stage.ok is False and stage.name != "policy"), None)
     answer = (
-        f"{broken.fact} {broken.remedy}".strip() if broken else _answer(decision, asked, permit)
+        f"{broken.fact} {broken.remedy}".strip()
+        if broken
+        else _compose_answer(decision, asked, permit)
     )
     return Why(
         agent.slug,
@@ -161,7 +165,7 @@ def why(
     )
 
 
-def _ended(agent: Agent, endpoint: Endpoint, tool: Tool, stages: list[Stage]) -> Why:
+def _conclude_early(agent: Agent, endpoint: Endpoint, tool: Tool, stages: list[Stage]) -> Why:
     first = next((stage for stage in stages if stage.ok is False), None)
     why_not = f"{first.fact} {first.remedy}".strip() if first else CHANGING
     return Why(
@@ -175,30 +179,32 @@ def _ended(agent: Agent, endpoint: Endpoint, tool: Tool, stages: list[Stage]) ->
     )
 
 
-def specs_of(snapshot: Snapshot, agent: Agent, endpoint: Endpoint, tool: Tool) -> Specs | None:
+def find_specs(snapshot: Snapshot, agent: Agent, endpoint: Endpoint, tool: Tool) -> Specs | None:
     """The four as the hot path knows them; None while one of them does not serve."""
     who = snapshot.agents.get(agent.slug)
     where = snapshot.endpoints.get(endpoint.slug)
     server = snapshot.servers.get(tool.server_id)
-    what = snapshot.offer(tool.pk)
+    what = snapshot.find_offer(tool.pk)
     if who is None or where is None or server is None or what is None:
         return None
     return who, where, server, what
 
 
-def configured(agent: Agent, endpoint: Endpoint, server: Server, tool: Tool) -> Iterator[Stage]:
+def check_configuration(
+    agent: Agent, endpoint: Endpoint, server: Server, tool: Tool
+) -> Iterator[Stage]:
     """What is switched on, there and approved; the table of who can call what asks the same.
     ``server`` is the tool's."""
     yield Stage(
         "agent",
         agent.enabled,
-        f"The agent {agent} is {_on(agent.enabled)}.",
+        f"The agent {agent} is {_say_enabled(agent.enabled)}.",
         "" if agent.enabled else "Enable it.",
     )
     yield Stage(
         "endpoint",
         endpoint.enabled,
-        f"The endpoint {endpoint} is {_on(endpoint.enabled)}.",
+        f"The endpoint {endpoint} is {_say_enabled(endpoint.enabled)}.",
         "" if endpoint.enabled else "Enable it.",
     )
     active = server.lifecycle == Lifecycle.ACTIVE
@@ -219,7 +225,9 @@ def configured(agent: Agent, endpoint: Endpoint, server: Server, tool: Tool) -> 
         "availability",
         not hidden,
         availability,
-        f"Last error: {printable(server.last_error, 300)} Reconnect it." if hidden else "",
+        f"Last error: {show_invisible_characters(server.last_error, 300)} Reconnect it."
+        if hidden
+        else "",
     )
     yield Stage(
         "present",
@@ -230,13 +238,13 @@ def configured(agent: Agent, endpoint: Endpoint, server: Server, tool: Tool) -> 
     yield Stage(
         "tool",
         tool.enabled,
-        f"The tool is {_on(tool.enabled)}.",
+        f"The tool is {_say_enabled(tool.enabled)}.",
         "" if tool.enabled else "Enable it.",
     )
-    yield _definition(tool)
+    yield _check_definition(tool)
 
 
-def _definition(tool: Tool) -> Stage:
+def _check_definition(tool: Tool) -> Stage:
     if tool.pinned_id and tool.pinned_id == tool.latest_id:
         return Stage("definition", True, "The current definition is the approved one.")
     facts = {
@@ -253,12 +261,12 @@ def _definition(tool: Tool) -> Stage:
     )
 
 
-def granted(
+def check_grants(
     agent: AgentSpec, endpoint: EndpointSpec, server: ServerSpec, tool: ToolSpec, now: float
 ) -> Iterator[Stage]:
     """What lets the agent see it on the endpoint, each by itself; the table of who can call what
     asks the same."""
-    able = capable(agent, server, tool)
+    able = has_capability(agent, server, tool)
     yield Stage(
         "capability",
         able,
@@ -267,7 +275,7 @@ def granted(
         if able
         else f"Add mcp_{server.slug}::* to the agent's capabilities. Capabilities with two meanings are ignored.",
     )
-    yield _grant("grant", "agent", agent.grants, tool, now)
+    yield _check_grant("grant", "agent", agent.grants, tool, now)
     if not is_listed_on(server, endpoint):
         fact = f"The server belongs to a project file and is only listed on the endpoint {server.only_on}."
         yield Stage(
@@ -277,16 +285,18 @@ def granted(
             "Start the host in that directory with runmcp --workspace.",
         )
     elif endpoint.lists_only:
-        yield _grant("endpoint's list", "endpoint", endpoint.grants, tool, now)
+        yield _check_grant("endpoint's list", "endpoint", endpoint.grants, tool, now)
     else:
         yield Stage(
             "endpoint's list", True, "The endpoint shows everything that the agent's grants cover."
         )
 
 
-def _grant(stage: str, holder: str, grants: Any, tool: ToolSpec, now: float) -> Stage:
-    found = [grant for grant in about(grants, tool) if covers(grant, tool)]
-    valid = list(live(found, now))
+def _check_grant(stage: str, holder: str, grants: Any, tool: ToolSpec, now: float) -> Stage:
+    found = [
+        grant for grant in select_covering_grants(grants, tool) if is_covered_by_grant(grant, tool)
+    ]
+    valid = list(select_unexpired_grants(found, now))
     if valid:
         pinned = all(grant.pins for grant in valid)
         return Stage(
@@ -300,7 +310,7 @@ def _grant(stage: str, holder: str, grants: Any, tool: ToolSpec, now: float) -> 
     return Stage(stage, False, fact, "Grant the tool or its server.", expired=bool(found))
 
 
-def _name(snapshot: Snapshot, specs: Specs, now: float) -> str:
+def _find_exposed_name(snapshot: Snapshot, specs: Specs, now: float) -> str:
     """The exposed name depends on what else is listed beside it."""
     agent, endpoint, server, tool = specs
     seen = (
@@ -314,10 +324,10 @@ def _name(snapshot: Snapshot, specs: Specs, now: float) -> str:
         if may_see(agent, endpoint, home, each, now)
         and not (endpoint.hide_unavailable and not home.available)
     ]
-    return named(tool.kind, offers, endpoint.naming_style)[server.slug, tool.name]
+    return map_offer_names(tool.kind, offers, endpoint.naming_style)[server.slug, tool.name]
 
 
-def _arguments(
+def _check_arguments(
     agent: AgentSpec,
     endpoint: EndpointSpec,
     tool: ToolSpec,
@@ -348,27 +358,27 @@ def _arguments(
         yield Stage("schema", False, error.message, error.remedy)
 
 
-def _policy(decision: Decision, tool: ToolSpec) -> Stage:
-    risk = risk_of(tool)
+def _check_policy(decision: Decision, tool: ToolSpec) -> Stage:
+    risk = assess_risk(tool)
     verbs = {
-        Outcome.ALLOW: "it runs",
-        Outcome.ASK: "it needs an approval",
-        Outcome.DENY: "it is denied",
+        RuleOutcome.ALLOW: "it runs",
+        RuleOutcome.ASK: "it needs an approval",
+        RuleOutcome.DENY: "it is denied",
     }
-    fact = f"Risk {risk.level}. {printable(decision.reason, 500)}: {verbs[decision.outcome]}."
-    return Stage("policy", decision.outcome is not Outcome.DENY, fact)
+    fact = f"Risk {risk.level}. {show_invisible_characters(decision.reason, 500)}: {verbs[decision.outcome]}."
+    return Stage("policy", decision.outcome is not RuleOutcome.DENY, fact)
 
 
-def _people(terms: Terms, agent: Agent) -> Iterator[str]:
+def _list_possible_approvers(terms: Terms, agent: Agent) -> Iterator[str]:
     """Who could answer now; the agent's owner only where the terms say so."""
     group = Group.objects.filter(pk=terms.group_id).first() if terms.group_id else None
-    for user in approvers(group).order_by("username"):
+    for user in find_approvers(group).order_by("username"):
         if user.pk != agent.owner_id or terms.requester_may_confirm:
             yield user.get_username()
 
 
-def _permit(question: Question, terms: Terms, now: datetime) -> str:
-    found = permits.covering(
+def _explain_permit(question: PolicyQuestion, terms: Terms, now: datetime) -> str:
+    found = permits.find_covering_permits(
         agent_slug=question.agent.slug,
         tool_id=question.tool.id,
         definition_hash=question.tool.definition_hash,
@@ -380,10 +390,10 @@ def _permit(question: Question, terms: Terms, now: datetime) -> str:
     return next((f"permit {permit.pk}, created by {permit.created_by}" for permit in found), "")
 
 
-def _answer(decision: Decision, asked: tuple[str, ...], permit: str) -> str:
-    if decision.outcome is Outcome.ALLOW:
+def _compose_answer(decision: Decision, asked: tuple[str, ...], permit: str) -> str:
+    if decision.outcome is RuleOutcome.ALLOW:
         return f"The call runs immediately: {decision.reason}."
-    if decision.outcome is Outcome.DENY:
+    if decision.outcome is RuleOutcome.DENY:
         return f"The call is denied: {decision.reason}."
     if permit:
         return f"The call runs immediately: {permit}, applies to it."
@@ -393,7 +403,7 @@ def _answer(decision: Decision, asked: tuple[str, ...], permit: str) -> str:
     return f"The call waits for {quorum} of {len(asked)} approvers: {decision.reason}."
 
 
-def _on(enabled: bool) -> str:
+def _say_enabled(enabled: bool) -> str:
     return "enabled" if enabled else "disabled"
 
 

@@ -4,7 +4,7 @@ row for each grant.
 Analyzing a grant can mean reading thousands of calls. Each pass of the clock therefore works for
 one second: first on grants that were never analyzed, then on the oldest. If a grant has changed
 since, its stored proposal is not shown. Applying a proposal reads all calls again
-(``analyzer.apply``), so an old proposal does no harm.
+(``analyzer.apply_grant_proposal``), so an old proposal does no harm.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce
 
-from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.text.canonical import hash_parts
 from mcpregistry.models import AccessFinding, Grant, Tool
-from mcpregistry.queries.calls import known_from
+from mcpregistry.queries.calls import find_record_start
 from mcpregistry.services.policy.analyzer import (
     DAYS,
-    Looked,
-    Proposal,
-    candidates,
-    facts_of,
-    like,
+    AnalyzedCalls,
+    GrantProposal,
+    copy_grant,
+    list_column_values,
     propose,
+    select_candidates,
 )
-from mcpregistry.services.policy.past_calls import PastCalls, Use, last_calls
+from mcpregistry.services.policy.past_calls import PastCalls, PastUse, find_last_calls
 
 PERIODS = (1, 7, DAYS, 90)  # days
 RENEWED = timedelta(hours=1)  # age at which a grant is analyzed again
@@ -46,7 +46,7 @@ class Findings:
     """Proposals by grant. ``made``: when each grant was analyzed; those without a time are not
     analyzed yet."""
 
-    proposals: Mapping[int, Proposal]
+    proposals: Mapping[int, GrantProposal]
     made: Mapping[int, datetime]
 
     @property
@@ -55,11 +55,11 @@ class Findings:
         return min(self.made.values(), default=None)
 
 
-def refresh(now: datetime, *, seconds: float = _SECONDS) -> int:
+def refresh_findings(now: datetime, *, seconds: float = _SECONDS) -> int:
     """Analyze the grants that are due until ``seconds`` are over, at least one. Returns how
     many."""
     until = time.monotonic() + seconds
-    due = _due(now)
+    due = _list_due_grants(now)
     done = 0
     for first in range(0, len(due), _BATCH):
         bodies = _analyze(due[first : first + _BATCH], now, until)
@@ -70,7 +70,7 @@ def refresh(now: datetime, *, seconds: float = _SECONDS) -> int:
     return done
 
 
-def _due(now: datetime) -> list[int]:
+def _list_due_grants(now: datetime) -> list[int]:
     """Those of the same server stand together, because their calls are read together."""
     stale = Q(finding=None) | Q(finding__made_at__lte=now - RENEWED) | Q(finding__made_at__gt=now)
     server = Coalesce("server_id", "tool__server_id")
@@ -87,10 +87,10 @@ def _analyze(keys: Sequence[int], now: datetime, until: float) -> dict[Grant, di
     Most grants of a large site are not used. They need no queries of their own.
     """
     begins = now - timedelta(days=max(PERIODS))
-    known = known_from(now)
-    last = last_calls(keys, begins)
+    known = find_record_start(now)
+    last = find_last_calls(keys, begins)
     unused = [key for key in keys if key in last and last[key] is None]
-    rows = Grant.objects.in_bulk(unused) | candidates().in_bulk({*keys} - {*unused})
+    rows = Grant.objects.in_bulk(unused) | select_candidates().in_bulk({*keys} - {*unused})
     bodies: dict[Grant, dict[str, Any]] = {}
     for key in filter(rows.__contains__, keys):
         if bodies and time.monotonic() >= until:
@@ -100,7 +100,7 @@ def _analyze(keys: Sequence[int], now: datetime, until: float) -> dict[Grant, di
         )
         found = {str(days): propose(past, days=days, now=now, known=known) for days in PERIODS}
         bodies[rows[key]] = {
-            days: _stored(each) for days, each in found.items() if each is not None
+            days: _encode_proposal(each) for days, each in found.items() if each is not None
         }
     return bodies
 
@@ -108,7 +108,7 @@ def _analyze(keys: Sequence[int], now: datetime, until: float) -> dict[Grant, di
 def _write(bodies: Mapping[Grant, dict[str, Any]], now: datetime) -> None:
     """Calls were read before this: nothing waits for the lock that it takes."""
     rows = [
-        AccessFinding(grant=row, made_at=now, facts=_digest(row), body=body)
+        AccessFinding(grant=row, made_at=now, facts=_hash_grant(row), body=body)
         for row, body in bodies.items()
     ]
     with transaction.atomic():
@@ -126,31 +126,31 @@ def _write(bodies: Mapping[Grant, dict[str, Any]], now: datetime) -> None:
         )
 
 
-def load(grants: Iterable[Grant], *, days: int) -> Findings:
+def load_findings(grants: Iterable[Grant], *, days: int) -> Findings:
     """The proposals for these grants and one of ``PERIODS``, in two queries."""
     of = {grant.pk: grant for grant in grants}
     rows = [
         row
         for row in AccessFinding.objects.filter(grant_id__in=of)
-        if row.facts == _digest(of[row.grant_id])
+        if row.facts == _hash_grant(of[row.grant_id])
     ]
     bodies = {row.grant_id: body for row in rows if (body := row.body.get(str(days)))}
     wanted = {after["tool_id"] for body in bodies.values() for after in body["after"]}
     tools = Tool.objects.select_related("server").in_bulk(wanted - {None})
     # A proposal with a tool that is gone is not one any more.
     proposals = {
-        pk: _proposal(of[pk], body, tools)
+        pk: _decode_proposal(of[pk], body, tools)
         for pk, body in bodies.items()
         if {after["tool_id"] for after in body["after"]} <= {None, *tools}
     }
     return Findings(proposals, {row.grant_id: row.made_at for row in rows})
 
 
-def _digest(grant: Grant) -> str:
-    return digest("grant", *map(str, facts_of(grant)))
+def _hash_grant(grant: Grant) -> str:
+    return hash_parts("grant", *map(str, list_column_values(grant)))
 
 
-def _stored(found: Proposal) -> dict[str, Any]:
+def _encode_proposal(found: GrantProposal) -> dict[str, Any]:
     looked = found.looked
     return {
         "kind": found.kind,
@@ -164,26 +164,33 @@ def _stored(found: Proposal) -> dict[str, Any]:
     }
 
 
-def _proposal(grant: Grant, body: Mapping[str, Any], tools: Mapping[int, Tool]) -> Proposal:
+def _decode_proposal(
+    grant: Grant, body: Mapping[str, Any], tools: Mapping[int, Tool]
+) -> GrantProposal:
     looked = body["looked"]
-    return Proposal(
+    return GrantProposal(
         grant=grant,
         kind=body["kind"],
         says=body["says"],
-        after=tuple(_grant(grant, row, tools) for row in body["after"]),
+        after=tuple(_decode_grant(grant, row, tools) for row in body["after"]),
         pins=body["pins"],
-        looked=Looked(looked["calls"], datetime.fromisoformat(looked["since"]), looked["all"]),
+        looked=AnalyzedCalls(
+            looked["calls"], datetime.fromisoformat(looked["since"]), looked["all"]
+        ),
         stopped=tuple(
-            Use(call, tool, datetime.fromisoformat(at), None) for call, tool, at in body["stopped"]
+            PastUse(call, tool, datetime.fromisoformat(at), None)
+            for call, tool, at in body["stopped"]
         ),
         stops=body["stops"],
         unjudged=body["unjudged"],
     )
 
 
-def _grant(grant: Grant, row: Mapping[str, Any], tools: Mapping[int, Tool]) -> Grant:
+def _decode_grant(grant: Grant, row: Mapping[str, Any], tools: Mapping[int, Tool]) -> Grant:
     """A proposed grant, unsaved. A grant of a whole server keeps its server."""
     what: dict[str, Any] = (
         {"tool": tools[row["tool_id"]]} if row["tool_id"] else {"server": grant.server}
     )
-    return like(grant, **what | {name: row[name] for name in ("kind", "uri", "argument_pins")})
+    return copy_grant(
+        grant, **what | {name: row[name] for name in ("kind", "uri", "argument_pins")}
+    )

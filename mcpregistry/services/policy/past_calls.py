@@ -13,9 +13,9 @@ from django.db.models import Case, F, QuerySet, TextField, Value, When
 from django.db.models.functions import Length
 from django.db.models.lookups import LessThanOrEqual
 
-from mcpregistry.db import streamed
-from mcpregistry.domain.kinds import PROMPT, READ, TOOL, read, spelled
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.db import stream_rows
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.offer_kinds import PROMPT, READ, TOOL, parse_offer_key, spell_offer_key
 from mcpregistry.models import Grant, Invocation, Server
 from mcpregistry.models.invocation import Calls
 
@@ -25,7 +25,7 @@ _Row = tuple[str, str, datetime, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class PastUse:
     """One past call that the grant was about; ``arguments`` None: retention has erased them, or
     they are too long to read. Where nothing depends on them they are not read and empty."""
 
@@ -40,33 +40,33 @@ class PastCalls:
     that are analyzed.
 
     ``last`` is the time of the newest call, and None if there is none. Without ``last``,
-    ``exist_since`` is a query.
+    ``has_calls_since`` is a query.
     """
 
     def __init__(self, grant: Grant, begins: datetime, *last: datetime | None) -> None:
         self.grant = grant
         self._begins = begins
         self._last = last
-        self._newest: list[Use] | None = None
+        self._newest: list[PastUse] | None = None
 
-    def exist_since(self, since: datetime) -> bool:
+    def has_calls_since(self, since: datetime) -> bool:
         """Whether there is any. ``since`` must not be before ``begins``."""
         if not self._last:
-            return calls_of(self.grant, since).exists()
+            return select_calls(self.grant, since).exists()
         (last,) = self._last
         return last is not None and last >= since
 
-    def newest(self, since: datetime, most: int) -> list[Use]:
+    def load_newest(self, since: datetime, most: int) -> list[PastUse]:
         """The newest ``most`` of them. ``most`` must be the same each time."""
-        if self._last and not self.exist_since(since):
+        if self._last and not self.has_calls_since(since):
             return []
         if self._newest is None:
-            rows = calls_of(self.grant, self._begins).order_by("-received_at", "-id")
-            self._newest = [*map(_use, _columns(self.grant, rows)[:most])]
+            rows = select_calls(self.grant, self._begins).order_by("-received_at", "-id")
+            self._newest = [*map(_make_use, _select_columns(self.grant, rows)[:most])]
         return [use for use in self._newest if use.at >= since]
 
 
-def last_calls(grants: Iterable[int], since: datetime) -> dict[int, datetime | None]:
+def find_last_calls(grants: Iterable[int], since: datetime) -> dict[int, datetime | None]:
     """The time of the newest call that each of these grants (by number) is about, None if there is
     none.
 
@@ -74,13 +74,13 @@ def last_calls(grants: Iterable[int], since: datetime) -> dict[int, datetime | N
     ``_READ_TOGETHER`` calls are left out, so the time that this takes is limited.
     """
     by_server: dict[str, list[_Names]] = defaultdict(list)
-    for names in _names(grants):
+    for names in _iterate_names(grants):
         by_server[names.server].append(names)
     found: dict[int, datetime | None] = {}
     for server, held in by_server.items():
-        times = _last_by_name(server, since)
+        times = _find_last_by_name(server, since)
         if times is not None:
-            found |= {names.grant: _newest_of(names, times) for names in held}
+            found |= {names.grant: _find_newest(names, times) for names in held}
     return found
 
 
@@ -96,7 +96,7 @@ class _Names:
     tool: str
 
 
-def _names(grants: Iterable[int]) -> Iterator[_Names]:
+def _iterate_names(grants: Iterable[int]) -> Iterator[_Names]:
     columns = (
         "agent__slug",
         "endpoint__slug",
@@ -108,14 +108,14 @@ def _names(grants: Iterable[int]) -> Iterator[_Names]:
     )
     rows = Grant.objects.filter(pk__in=grants).values_list("pk", *columns)
     for pk, agent, endpoint, server, kind, tool_server, tool_kind, tool in rows:
-        key = spelled(tool_kind, tool) if tool else ""
+        key = spell_offer_key(tool_kind, tool) if tool else ""
         yield _Names(pk, agent or "", endpoint or "", server or tool_server, tool_kind or kind, key)
 
 
-def _last_by_name(server: str, since: datetime) -> dict[tuple[str, str, str], datetime] | None:
+def _find_last_by_name(server: str, since: datetime) -> dict[tuple[str, str, str], datetime] | None:
     """The newest call of a server by agent, endpoint and tool; None if there are too many calls to
     read."""
-    calls = _decided(
+    calls = _select_decided_calls(
         Invocation.objects.filter(server_slug=server, received_at__gte=since)
     ).order_by("received_at")
     rows = calls.values_list("agent_slug", "endpoint_slug", "tool_name", "received_at")[
@@ -125,14 +125,16 @@ def _last_by_name(server: str, since: datetime) -> dict[tuple[str, str, str], da
     return times if len(rows) <= _READ_TOGETHER else None
 
 
-def _newest_of(names: _Names, times: Mapping[tuple[str, str, str], datetime]) -> datetime | None:
+def _find_newest(names: _Names, times: Mapping[tuple[str, str, str], datetime]) -> datetime | None:
     return max(
         (
             at
             for (agent, endpoint, tool), at in times.items()
             if (agent == names.agent if names.agent else endpoint == names.endpoint)
             and (
-                tool == names.tool if names.tool else not names.kind or read(tool)[0] == names.kind
+                tool == names.tool
+                if names.tool
+                else not names.kind or parse_offer_key(tool)[0] == names.kind
             )
         ),
         default=None,
@@ -143,25 +145,29 @@ class Stream:
     """Calls in no order, read from the database by each iteration."""
 
     def __init__(self, grant: Grant, calls: QuerySet[Invocation]) -> None:
-        self._rows = _columns(grant, calls.order_by())
+        self._rows = _select_columns(grant, calls.order_by())
 
-    def __iter__(self) -> Iterator[Use]:
-        return map(_use, streamed(self._rows))
-
-
-def _columns(grant: Grant, calls: QuerySet[Invocation]) -> QuerySet[Invocation, _Row]:
-    return calls.annotate(said=_said(grant)).values_list("id", "tool_name", "received_at", "said")
+    def __iter__(self) -> Iterator[PastUse]:
+        return map(_make_use, stream_rows(self._rows))
 
 
-def _use(row: _Row) -> Use:
+def _select_columns(grant: Grant, calls: QuerySet[Invocation]) -> QuerySet[Invocation, _Row]:
+    return calls.annotate(said=_select_arguments(grant)).values_list(
+        "id", "tool_name", "received_at", "said"
+    )
+
+
+def _make_use(row: _Row) -> PastUse:
     call, name, at, said = row
-    return Use(call, name, at, _read(said))
+    return PastUse(call, name, at, _parse_arguments(said))
 
 
-def calls_of(grant: Grant, since: datetime) -> QuerySet[Invocation]:
+def select_calls(grant: Grant, since: datetime) -> QuerySet[Invocation]:
     """Calls of what the grant covers, of its agent or by its endpoint."""
     tool = grant.tool
-    rows = Invocation.objects.filter(server_slug=server_of(grant).slug, received_at__gte=since)
+    rows = Invocation.objects.filter(
+        server_slug=get_grant_server(grant).slug, received_at__gte=since
+    )
     rows = (
         rows.filter(agent_slug=grant.agent.slug)
         if grant.agent
@@ -171,22 +177,22 @@ def calls_of(grant: Grant, since: datetime) -> QuerySet[Invocation]:
         rows = rows.filter(tool_name=tool.key)
     elif grant.kind:
         rows = rows.of_kind(grant.kind)
-    return _decided(rows)
+    return _select_decided_calls(rows)
 
 
-def _decided(calls: Calls) -> QuerySet[Invocation]:
+def _select_decided_calls(calls: Calls) -> QuerySet[Invocation]:
     """Without the calls that were refused before they were decided on."""
-    return calls.exclude(state=State.DENIED, binding="")
+    return calls.exclude(state=InvocationState.DENIED, binding="")
 
 
-def server_of(grant: Grant) -> Server:
+def get_grant_server(grant: Grant) -> Server:
     """The server that the grant is about."""
     server = grant.tool.server if grant.tool else grant.server
     assert server is not None  # one of the two is there
     return server
 
 
-def _said(grant: Grant) -> Case | Value:
+def _select_arguments(grant: Grant) -> Case | Value:
     """The arguments, where what is proposed or replayed depends on them: they can be some MiB of
     each of many calls."""
     if grant.tool:
@@ -199,7 +205,7 @@ def _said(grant: Grant) -> Case | Value:
     return Case(When(short, then=F("arguments")), default=Value(""), output_field=TextField())
 
 
-def _read(arguments: str) -> dict[str, Any] | None:
+def _parse_arguments(arguments: str) -> dict[str, Any] | None:
     try:
         found = json.loads(arguments)
     except ValueError:

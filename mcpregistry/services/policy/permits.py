@@ -23,13 +23,13 @@ from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.lifecycle import NEVER_RAN
-from mcpregistry.domain.policy.access import pinned
-from mcpregistry.domain.text.canonical import stored
+from mcpregistry.domain.policy.access import match_pins
+from mcpregistry.domain.text.canonical import encode_lossy_json
 from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, Message, Permit, Tool
 from mcpregistry.models.conversation import MessageKind
 from mcpregistry.services.access.roles import DECIDE
-from mcpregistry.services.records import audit, bound_permits
-from mcpregistry.services.records.chains import entry_problem
+from mcpregistry.services.records import audit, signed_permits
+from mcpregistry.services.records.chains import explain_entry_problem
 
 log = structlog.get_logger(__name__)
 
@@ -79,7 +79,7 @@ def check(wish: PermitWish, *, request: ApprovalRequest, arguments: str, now: da
             f"A permit must allow at least one use (got {wish.uses}).",
             remedy="Enter 1 or more, or leave it empty.",
         )
-    if not pinned(wish.pins, json.loads(arguments)):
+    if not match_pins(wish.pins, json.loads(arguments)):
         raise ConfigInvalid(
             "A permit can only pin arguments of this call with their current values.",
             remedy="Remove the other arguments.",
@@ -110,16 +110,16 @@ def give(*, request: ApprovalRequest, wish: PermitWish, user: User) -> Permit:
     )
     # the database may store another spelling of a number
     permit.refresh_from_db(fields=["argument_pins"])
-    audit.record(
+    audit.record_entry(
         kind="permit.given",
         actor=f"user:{user.username}",
         subject=f"permit:{permit.pk}",
         agent=agent.slug,
         tool=str(tool),
-        pins=stored(sorted(wish.pins)),
+        pins=encode_lossy_json(sorted(wish.pins)),
         until=wish.until.isoformat(),
         uses=wish.uses,
-        **bound_permits.of_permit(permit),
+        **signed_permits.build_permit_facts(permit),
     )
     return permit
 
@@ -132,16 +132,16 @@ def revoke(*, permit: Permit, actor: str) -> Permit:
     if permit.revoked_at is None:
         permit.revoked_at = now
         permit.save(update_fields=["revoked_at"])
-        audit.record(
+        audit.record_entry(
             kind="permit.revoked",
             actor=actor,
             subject=f"permit:{permit.pk}",
-            **bound_permits.of_permit(permit),
+            **signed_permits.build_permit_facts(permit),
         )
     return permit
 
 
-def covering(
+def find_covering_permits(
     *,
     agent_slug: str,
     tool_id: int,
@@ -181,12 +181,14 @@ def covering(
     return [
         permit
         for permit in found
-        if pinned(permit.argument_pins, arguments) and _giver_stands(permit)
+        if match_pins(permit.argument_pins, arguments) and _can_giver_still_approve(permit)
     ]
 
 
 @transaction.atomic
-def use(*, call_id: str, permits: Iterable[Permit], agent_slug: str, now: datetime) -> Used | None:
+def use_permit(
+    *, call_id: str, permits: Iterable[Permit], agent_slug: str, now: datetime
+) -> Used | None:
     """Take one use of the first of these that still has one. None when none has.
 
     A permit that is not as the log says ends here, without the use: people are asked.
@@ -203,12 +205,12 @@ def use(*, call_id: str, permits: Iterable[Permit], agent_slug: str, now: dateti
         # another use may have been faster
         left = Permit.objects.values_list("uses_left", flat=True).get(pk=permit.pk)
         permit.uses_left = None if left is None else left + 1
-        if problem := bound_permits.find_difference(permit):
+        if problem := signed_permits.find_difference(permit):
             _end_unproven(permit, problem, now)
             continue
         permit.uses_left = left
-        facts = bound_permits.of_permit(permit)
-        audit.record(
+        facts = signed_permits.build_permit_facts(permit)
+        audit.record_entry(
             kind=_USED, actor=agent_slug, subject=f"permit:{permit.pk}", call=call_id, **facts
         )
         return Used(
@@ -223,7 +225,7 @@ def _end_unproven(permit: Permit, problem: str, now: datetime) -> None:
     told."""
     # the use is not taken
     Permit.objects.filter(pk=permit.pk).update(revoked_at=now, uses_left=permit.uses_left)
-    audit.record(
+    audit.record_entry(
         kind="permit.unproven", actor="permits", subject=f"permit:{permit.pk}", problem=problem
     )
     transaction.on_commit(partial(log.error, "permit.unproven", permit=permit.pk, problem=problem))
@@ -237,19 +239,23 @@ def give_back(*, permit_id: int, call_id: str, agent_slug: str) -> None:
     permit = rows.filter(pk=permit_id).first()  # one after another: the log is looked at first
     told = list(
         AuditEntry.objects.filter(
-            subject=f"permit:{permit_id}", body__contains=stored({"call": call_id})[1:-1]
+            subject=f"permit:{permit_id}", body__contains=encode_lossy_json({"call": call_id})[1:-1]
         )
     )
-    if permit is None or {each.kind for each in told} != {_USED} or any(map(entry_problem, told)):
+    if (
+        permit is None
+        or {each.kind for each in told} != {_USED}
+        or any(map(explain_entry_problem, told))
+    ):
         return
-    if bound_permits.find_difference(permit):  # its next use ends it
+    if signed_permits.find_difference(permit):  # its next use ends it
         return
     Permit.objects.filter(pk=permit_id, uses_left__isnull=False).update(
         uses_left=F("uses_left") + 1
     )
     permit.uses_left = None if permit.uses_left is None else permit.uses_left + 1
-    facts = bound_permits.of_permit(permit)
-    audit.record(
+    facts = signed_permits.build_permit_facts(permit)
+    audit.record_entry(
         kind=_RETURNED, actor=agent_slug, subject=f"permit:{permit_id}", call=call_id, **facts
     )
 
@@ -280,7 +286,7 @@ def give_back_left(now: datetime) -> int:
     return len(left)
 
 
-def _giver_stands(permit: Permit) -> bool:
+def _can_giver_still_approve(permit: Permit) -> bool:
     """Whether the giver could approve the call that the permit was given with, at this moment."""
     giver = permit.created_by
     request = permit.request

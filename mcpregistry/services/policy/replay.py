@@ -17,15 +17,21 @@ from typing import NamedTuple
 
 from django.db.models import QuerySet
 
-from mcpregistry.db import streamed
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.policy.decision import Decision, Outcome, Policy, Question, decide
+from mcpregistry.db import stream_rows
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.policy.decision import (
+    CallPolicy,
+    Decision,
+    PolicyQuestion,
+    RuleOutcome,
+    decide,
+)
 from mcpregistry.domain.policy.rules import Rules, RuleSpec
 from mcpregistry.domain.snapshot import Snapshot
-from mcpregistry.domain.specs import ToolSpec
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.snapshot_specs import ToolSpec
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Invocation, PolicyRule
-from mcpregistry.services.configuration.snapshot import load_snapshot, rule_spec
+from mcpregistry.services.configuration.snapshot import build_rule_spec, load_snapshot
 
 EXAMPLES = 20
 _EVERY = 500  # calls between two words on progress
@@ -35,7 +41,7 @@ OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class ReplayExample:
     """One past call that the draft would have decided otherwise."""
 
     call_id: str
@@ -43,23 +49,23 @@ class Example:
     agent: str
     tool: str
     arguments: str
-    before: Outcome
-    after: Outcome
+    before: RuleOutcome
+    after: RuleOutcome
     reason: str
 
 
-class Change(NamedTuple):
+class ReplayedChange(NamedTuple):
     """Calls of one agent to one tool that the draft would have decided otherwise, all in the same
     way."""
 
     agent: str
     tool: str
-    before: Outcome
-    after: Outcome
+    before: RuleOutcome
+    after: RuleOutcome
 
 
 @dataclass(slots=True)
-class Report:
+class ReplayReport:
     """``moved`` counts (outcome now, outcome with the draft); ``by_tool`` outcomes with the draft
     per tool; ``changes`` says by names whose calls go another way, and how many of them."""
 
@@ -69,10 +75,10 @@ class Report:
     erased: int = 0
     gone: int = 0
     failed: int = 0
-    moved: Counter[tuple[Outcome, Outcome]] = field(default_factory=Counter)
-    by_tool: dict[str, Counter[Outcome]] = field(default_factory=dict)
-    changes: Counter[Change] = field(default_factory=Counter)
-    examples: list[Example] = field(default_factory=list)
+    moved: Counter[tuple[RuleOutcome, RuleOutcome]] = field(default_factory=Counter)
+    by_tool: dict[str, Counter[RuleOutcome]] = field(default_factory=dict)
+    changes: Counter[ReplayedChange] = field(default_factory=Counter)
+    examples: list[ReplayExample] = field(default_factory=list)
 
     @property
     def judged(self) -> int:
@@ -84,17 +90,17 @@ class Report:
 
     @property
     def held(self) -> int:
-        return self._with_draft(Outcome.ASK)
+        return self._with_draft(RuleOutcome.ASK)
 
     @property
     def denied(self) -> int:
-        return self._with_draft(Outcome.DENY)
+        return self._with_draft(RuleOutcome.DENY)
 
     @property
     def allowed(self) -> int:
-        return self._with_draft(Outcome.ALLOW)
+        return self._with_draft(RuleOutcome.ALLOW)
 
-    def _with_draft(self, outcome: Outcome) -> int:
+    def _with_draft(self, outcome: RuleOutcome) -> int:
         return sum(count for (_, after), count in self.moved.items() if after is outcome)
 
 
@@ -105,46 +111,50 @@ def replay(
     now: datetime,
     most: int | None = None,
     on_progress: OnProgress | None = None,
-) -> Report:
+) -> ReplayReport:
     """Decide past calls twice, newest first: by the rules as they are, and with the drafts, which
     need not be saved.
 
     ``most`` bounds how many are looked at.
     """
     snapshot = load_snapshot()
-    report = Report(days)
+    report = ReplayReport(days)
     offers = (*snapshot.tools.values(), *snapshot.others.values())
     tools = {(snapshot.servers[tool.server_id].slug, tool.key): tool for tool in offers}
     now_policy = snapshot.policy
-    then_policy = Rules(_with(snapshot.rules, drafts), snapshot.default_outcome)
-    rows = _calls(days, now)
+    then_policy = Rules(_insert_drafts(snapshot.rules, drafts), snapshot.default_outcome)
+    rows = _select_calls(days, now)
     report.found = rows.count()
-    for row in streamed(rows[:most] if most else rows, 1_000):
+    for row in stream_rows(rows[:most] if most else rows, 1_000):
         report.looked_at += 1
-        _judge(row, _question(row, snapshot, tools), now_policy, then_policy, report)
+        _judge(row, _build_question(row, snapshot, tools), now_policy, then_policy, report)
         if on_progress and report.looked_at % _EVERY == 0:
             on_progress(report.looked_at, report.found)
     return report
 
 
-def _with(rules: Iterable[RuleSpec], drafts: Sequence[PolicyRule]) -> Iterator[RuleSpec]:
+def _insert_drafts(rules: Iterable[RuleSpec], drafts: Sequence[PolicyRule]) -> Iterator[RuleSpec]:
     """The rules that count, with the drafts in place of those that they are drafts of."""
     replaced = {draft.pk for draft in drafts if draft.pk} | {draft.name for draft in drafts}
     yield from (rule for rule in rules if rule.id not in replaced and rule.name not in replaced)
     for number, draft in enumerate(drafts, 1):
-        yield replace(rule_spec(draft), id=draft.pk or -number)
+        yield replace(build_rule_spec(draft), id=draft.pk or -number)
 
 
-def _calls(days: int, now: datetime) -> QuerySet[Invocation]:
+def _select_calls(days: int, now: datetime) -> QuerySet[Invocation]:
     """Calls that got as far as being decided on."""
     since = Invocation.objects.filter(received_at__gte=now - timedelta(days=days)).exclude(
         server_slug=""
     )
-    return since.exclude(state=State.DENIED, binding="").order_by("-received_at", "-id")
+    return since.exclude(state=InvocationState.DENIED, binding="").order_by("-received_at", "-id")
 
 
 def _judge(
-    row: Invocation, question: Question | None, before: Policy, after: Policy, report: Report
+    row: Invocation,
+    question: PolicyQuestion | None,
+    before: CallPolicy,
+    after: CallPolicy,
+    report: ReplayReport,
 ) -> None:
     if not row.arguments:
         report.erased += 1
@@ -159,17 +169,17 @@ def _judge(
     tool = f"{row.server_slug}::{row.tool_name}"
     report.by_tool.setdefault(tool, Counter())[new.outcome] += 1
     if old.outcome is not new.outcome:
-        report.changes[Change(row.agent_slug, tool, old.outcome, new.outcome)] += 1
+        report.changes[ReplayedChange(row.agent_slug, tool, old.outcome, new.outcome)] += 1
     if old.outcome is not new.outcome and len(report.examples) < EXAMPLES:
-        report.examples.append(_example(row, tool, old, new))
+        report.examples.append(_make_example(row, tool, old, new))
 
 
-def _question(
+def _build_question(
     row: Invocation, snapshot: Snapshot, tools: Mapping[tuple[str, str], ToolSpec]
-) -> Question | None:
+) -> PolicyQuestion | None:
     tool = tools.get((row.server_slug, row.tool_name))
     agent = snapshot.agents.get(row.agent_slug)
-    endpoint = snapshot.endpoint_of_record(row.endpoint_slug)
+    endpoint = snapshot.find_recorded_endpoint(row.endpoint_slug)
     if tool is None or agent is None or endpoint is None or not row.arguments:
         return None
     try:
@@ -180,12 +190,12 @@ def _question(
         return None
     server = snapshot.servers[tool.server_id]
     at = row.received_at.timestamp()
-    return Question(
-        agent, endpoint, server, tool, arguments, now=at, origin=row.origin, **_caller(row)
+    return PolicyQuestion(
+        agent, endpoint, server, tool, arguments, now=at, origin=row.origin, **_describe_caller(row)
     )
 
 
-def _caller(row: Invocation) -> dict[str, str]:
+def _describe_caller(row: Invocation) -> dict[str, str]:
     """What rules could see of who called: the record keeps a host with its version, and for a run
     its expert tool."""
     if row.origin == "run":
@@ -193,8 +203,8 @@ def _caller(row: Invocation) -> dict[str, str]:
     return {"host": _VERSION.sub("", row.host_name)}
 
 
-def _example(row: Invocation, tool: str, old: Decision, new: Decision) -> Example:
-    shown = printable(row.arguments, 300)
-    return Example(
+def _make_example(row: Invocation, tool: str, old: Decision, new: Decision) -> ReplayExample:
+    shown = show_invisible_characters(row.arguments, 300)
+    return ReplayExample(
         row.pk, row.received_at, row.agent_slug, tool, shown, old.outcome, new.outcome, new.reason
     )

@@ -14,10 +14,10 @@ from django.db.models import QuerySet
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.policy.conditions import compile_condition
-from mcpregistry.domain.policy.decision import Outcome
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.policy.decision import RuleOutcome
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Agent, AuditEntry, PolicyRule, Server, Tool
-from mcpregistry.services.access.roles import approvers
+from mcpregistry.services.access.roles import find_approvers
 from mcpregistry.services.configuration.dependents import switch_off_channels
 from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
@@ -62,35 +62,39 @@ def check_rule(rule: PolicyRule, *, unanswered: bool = False) -> None:
         compile_condition(rule.condition)
     if rule.tool and rule.server and rule.tool.server_id != rule.server_id:
         raise ConfigInvalid(
-            f"The tool {printable(str(rule.tool), 200)} does not belong to the server '{rule.server}', so the rule would "
+            f"The tool {show_invisible_characters(str(rule.tool), 200)} does not belong to the server '{rule.server}', so the rule would "
             "never match.",
             remedy="Clear the server, and choose only the tool.",
         )
-    if rule.live and rule.outcome == Outcome.ASK and not unanswered:
+    if rule.live and rule.outcome == RuleOutcome.ASK and not unanswered:
         _check_somebody_can_answer(rule)
 
 
 def _check_somebody_can_answer(rule: PolicyRule) -> None:
     """The requester's own word counts only where the rule says so."""
-    people = {user.pk: user for user in approvers(rule.approvers)}
+    people = {user.pk: user for user in find_approvers(rule.approvers)}
     agents = [rule.agent] if rule.agent else list(Agent.objects.filter(enabled=True))
     alone = 1 if rule.requester_may_confirm else 0
     short = [
-        a for a in agents if _voices(people, a, confirming=rule.requester_may_confirm) < rule.quorum
+        a
+        for a in agents
+        if _count_possible_approvers(people, a, confirming=rule.requester_may_confirm) < rule.quorum
     ]
     if (short and len(short) == len(agents)) or len(people) + alone < rule.quorum:
-        raise ConfigInvalid(_would_ask_for_ever(rule, len(people), short), remedy=_ASK_REMEDY)
+        raise ConfigInvalid(
+            _explain_unanswerable_rule(rule, len(people), short), remedy=_ASK_REMEDY
+        )
 
 
 _ASK_REMEDY = "Give more users the role approver, choose another group, or require fewer approvals."
 
 
-def _voices(people: dict[int, Any], agent: Agent, *, confirming: bool) -> int:
+def _count_possible_approvers(people: dict[int, Any], agent: Agent, *, confirming: bool) -> int:
     others = len(people) - (agent.owner_id in people)
     return others + 1 if confirming else others
 
 
-def _would_ask_for_ever(rule: PolicyRule, people: int, short: Sequence[Agent]) -> str:
+def _explain_unanswerable_rule(rule: PolicyRule, people: int, short: Sequence[Agent]) -> str:
     who = f"in the group '{rule.approvers}' " if rule.approvers else ""
     if not people:
         why = f"no active user {who}can approve calls"
@@ -115,14 +119,14 @@ def save_rule(*, rule: PolicyRule, actor: str, unanswered: bool = False) -> Poli
     check_rule(rule, unanswered=unanswered)
     kind = "rule.created" if rule._state.adding else "rule.changed"
     save_checked(rule)
-    audit.record(kind=kind, actor=actor, subject=f"rule:{rule.pk}", **_facts(rule))
+    audit.record_entry(kind=kind, actor=actor, subject=f"rule:{rule.pk}", **_describe_rule(rule))
     return rule
 
 
 @transaction.atomic
 def delete_rule(*, rule: PolicyRule, actor: str) -> None:
     """Delete a rule; what it held and nobody has decided yet becomes void when it would run."""
-    audit.record(kind="rule.deleted", actor=actor, subject=f"rule:{rule.pk}", name=rule.name)
+    audit.record_entry(kind="rule.deleted", actor=actor, subject=f"rule:{rule.pk}", name=rule.name)
     switch_off_channels(rules=[rule.pk], actor=actor)
     rule.delete()
 
@@ -134,7 +138,7 @@ def switch_rule(*, rule: PolicyRule, enabled: bool, actor: str) -> PolicyRule:
     take_current(rule)
     if rule.draft:
         raise Conflict(
-            f"The rule '{printable(rule.name, 200)}' is a draft.",
+            f"The rule '{show_invisible_characters(rule.name, 200)}' is a draft.",
             remedy="Try the draft, then enable it on the page of the rule.",
         )
     return save_rule(rule=rule.change(enabled=enabled), actor=actor)
@@ -152,7 +156,7 @@ def make_live(*, rule: PolicyRule, actor: str) -> PolicyRule:
     return save_rule(rule=locked, actor=actor)
 
 
-def _facts(rule: PolicyRule) -> dict[str, Any]:
+def _describe_rule(rule: PolicyRule) -> dict[str, Any]:
     scope = {
         name: str(getattr(rule, name))
         for name in ("agent", "endpoint", "server", "tool")
@@ -179,7 +183,7 @@ def add_starter_rules(*, actor: str) -> list[PolicyRule]:
     return [save_rule(rule=PolicyRule(**facts), actor=actor) for facts in missing]
 
 
-def failures(rule: PolicyRule) -> QuerySet[AuditEntry]:
+def select_failures(rule: PolicyRule) -> QuerySet[AuditEntry]:
     """When its condition gave no answer, newest first; each process notes it at most once a
     minute."""
     return AuditEntry.objects.filter(kind=CONDITION_FAILED, subject=f"rule:{rule.pk}").order_by(
@@ -190,7 +194,7 @@ def failures(rule: PolicyRule) -> QuerySet[AuditEntry]:
 # Auto-approval in one click
 
 
-def auto_rules(*, server: Server | None = None, tool: Tool | None = None) -> list[PolicyRule]:
+def list_auto_rules(*, server: Server | None = None, tool: Tool | None = None) -> list[PolicyRule]:
     """The enabled rules that let every call of exactly this tool, or server, run at once."""
     rules = PolicyRule.objects.live().filter(
         server=server,
@@ -199,7 +203,7 @@ def auto_rules(*, server: Server | None = None, tool: Tool | None = None) -> lis
         endpoint=None,
         expert="",
         condition="",
-        outcome=Outcome.ALLOW,
+        outcome=RuleOutcome.ALLOW,
         priority=AUTO,
     )
     return list(rules)
@@ -211,11 +215,13 @@ def auto_approve(
 ) -> PolicyRule:
     """Let every granted call of the tool, or of the whole server, run at once; rules that people
     wrote go first."""
-    there = auto_rules(server=server, tool=tool)
+    there = list_auto_rules(server=server, tool=tool)
     if there:
         return there[0]
-    name = free_name(f"Auto-approved: {printable(str(tool or server), 150)}")
-    rule = PolicyRule(name=name, outcome=Outcome.ALLOW, priority=AUTO, server=server, tool=tool)
+    name = find_free_rule_name(
+        f"Auto-approved: {show_invisible_characters(str(tool or server), 150)}"
+    )
+    rule = PolicyRule(name=name, outcome=RuleOutcome.ALLOW, priority=AUTO, server=server, tool=tool)
     return save_rule(rule=rule, actor=actor)
 
 
@@ -224,13 +230,13 @@ def withdraw_auto_approval(
     *, actor: str, server: Server | None = None, tool: Tool | None = None
 ) -> int:
     """Delete the one-click rules of the tool or server. Returns how many there were."""
-    rules = auto_rules(server=server, tool=tool)
+    rules = list_auto_rules(server=server, tool=tool)
     for rule in rules:
         delete_rule(rule=rule, actor=actor)
     return len(rules)
 
 
-def free_name(name: str) -> str:
+def find_free_rule_name(name: str) -> str:
     """The name, or with a number behind it that no rule has yet."""
     taken = set(PolicyRule.objects.values_list("name", flat=True))
     free = name

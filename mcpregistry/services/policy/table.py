@@ -16,11 +16,15 @@ from enum import StrEnum
 from django.db.models import Q
 
 from mcpregistry.domain.errors import Conflict
-from mcpregistry.domain.kinds import TOOL
-from mcpregistry.domain.policy.access import about, covers, live
-from mcpregistry.domain.policy.decision import Decision, Question, decide
-from mcpregistry.domain.policy.risk import Level
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.offer_kinds import TOOL
+from mcpregistry.domain.policy.access import (
+    is_covered_by_grant,
+    select_covering_grants,
+    select_unexpired_grants,
+)
+from mcpregistry.domain.policy.decision import Decision, PolicyQuestion, decide
+from mcpregistry.domain.policy.risk import RiskLevel
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Agent, Endpoint, Grant, Tool
 from mcpregistry.models.tool import ToolQuerySet
 from mcpregistry.services.configuration.snapshot import load_snapshot
@@ -28,16 +32,16 @@ from mcpregistry.services.policy.explain import (
     CHANGING,
     Specs,
     Stage,
-    configured,
-    granted,
-    specs_of,
+    check_configuration,
+    check_grants,
+    find_specs,
 )
 
 MOST_TICKS = 320  # that grants are given for at once: all of one page
 _LOOKED_AT = 200  # tools that the cause of an empty list is found among
 
 
-class Standing(StrEnum):
+class CellStanding(StrEnum):
     """What an agent's call of a tool comes to. Hidden: a grant or the like is missing; absent:
     nobody is served it."""
 
@@ -54,15 +58,15 @@ class Cell:
     who needs a grant for the agent to see it ("agent", "endpoint"), empty where a grant alone does
     not help; ``then`` is what follows with it."""
 
-    standing: Standing
+    standing: CellStanding
     word: str
     why: str
     lacks: tuple[str, ...] = ()
-    then: Standing | None = None
+    then: CellStanding | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TableFilter:
     """Which tools the table is about; what is empty leaves it open."""
 
     kind: str = TOOL
@@ -74,15 +78,15 @@ class Wanted:
 
 _ABROAD = Q(open_world=True) | Q(open_world=None)
 _RISKS = {
-    Level.LOW: Q(read_only=True, open_world=False),
-    Level.MEDIUM: (Q(read_only=True) & _ABROAD)
+    RiskLevel.LOW: Q(read_only=True, open_world=False),
+    RiskLevel.MEDIUM: (Q(read_only=True) & _ABROAD)
     | ((Q(read_only=False) | Q(read_only=None)) & Q(destructive=False, open_world=False)),
-    Level.HIGH: (Q(read_only=False) | Q(read_only=None))
+    RiskLevel.HIGH: (Q(read_only=False) | Q(read_only=None))
     & (Q(destructive=True) | Q(destructive=None) | _ABROAD),
 }
 
 
-def tools_of(wanted: Wanted) -> ToolQuerySet:
+def select_tools(wanted: TableFilter) -> ToolQuerySet:
     """The tools of a table, with what its cells need of them and not their texts. Pages and REST
     cut their part of it."""
     found = Tool.offers.filter(kind=wanted.kind).select_related("server", "latest")
@@ -90,8 +94,8 @@ def tools_of(wanted: Wanted) -> ToolQuerySet:
         found = Tool.offers.filter(pk=wanted.tool).select_related("server", "latest")
     if wanted.server:
         found = found.filter(server__slug=wanted.server)
-    if wanted.risk in list(Level):
-        found = found.filter(_RISKS[Level(wanted.risk)])
+    if wanted.risk in list(RiskLevel):
+        found = found.filter(_RISKS[RiskLevel(wanted.risk)])
     if wanted.search:
         found = found.filter(
             Q(name__icontains=wanted.search) | Q(server__slug__icontains=wanted.search)
@@ -99,7 +103,7 @@ def tools_of(wanted: Wanted) -> ToolQuerySet:
     return found.defer("latest__body", "latest__findings_json")
 
 
-class Table:
+class AccessTable:
     """The cells of one endpoint and some tools, all from one reading of the configuration."""
 
     def __init__(self, endpoint: Endpoint, tools: Iterable[Tool], now: datetime) -> None:
@@ -109,80 +113,87 @@ class Table:
         self._of_tool: dict[int, tuple[Stage | None, Stage]] = {}
         self._rules = {rule.id: rule.name for rule in self._snapshot.rules}
 
-    def row(self, tool: Tool, agents: Iterable[Agent]) -> list[Cell]:
+    def build_row(self, tool: Tool, agents: Iterable[Agent]) -> list[Cell]:
         """What each of the agents may do with the tool."""
-        return [self.cell(agent, tool) for agent in agents]
+        return [self.build_cell(agent, tool) for agent in agents]
 
-    def cell(self, agent: Agent, tool: Tool) -> Cell:
+    def build_cell(self, agent: Agent, tool: Tool) -> Cell:
         """What the agent may do with the tool. The first thing in the way is the reason; that its
         server has failed, which passes, is the last."""
-        wrong, failed = self._configured(agent, tool)
+        wrong, failed = self._check_configured(agent, tool)
         if wrong is not None:
-            return Cell(Standing.ABSENT, _word_of(wrong, tool), _sentence(wrong))
-        specs = specs_of(self._snapshot, agent, self.endpoint, tool)
+            return Cell(CellStanding.ABSENT, _describe_stage(wrong, tool), _explain_stage(wrong))
+        specs = find_specs(self._snapshot, agent, self.endpoint, tool)
         if specs is None:
-            return Cell(Standing.ABSENT, "changing", CHANGING)
-        cell = self._served(specs, tool)
-        if failed.ok is False and cell.standing is not Standing.HIDDEN:
-            return Cell(Standing.HIDDEN, _word_of(failed, tool), _sentence(failed))
+            return Cell(CellStanding.ABSENT, "changing", CHANGING)
+        cell = self._judge_served_tool(specs, tool)
+        if failed.ok is False and cell.standing is not CellStanding.HIDDEN:
+            return Cell(CellStanding.HIDDEN, _describe_stage(failed, tool), _explain_stage(failed))
         return cell
 
-    def _configured(self, agent: Agent, tool: Tool) -> tuple[Stage | None, Stage]:
+    def _check_configured(self, agent: Agent, tool: Tool) -> tuple[Stage | None, Stage]:
         """The first that is wrong, and whether the server is there: the same for all agents that
         are switched on."""
         found = self._of_tool.get(tool.pk) if agent.enabled else None
         if found is None:
             stages = {
-                stage.name: stage for stage in configured(agent, self.endpoint, tool.server, tool)
+                stage.name: stage
+                for stage in check_configuration(agent, self.endpoint, tool.server, tool)
             }
             failed = stages.pop("availability")
-            found = _first(stages.values()), failed
+            found = _find_first_failure(stages.values()), failed
             if agent.enabled:
                 self._of_tool[tool.pk] = found
         return found
 
-    def _served(self, specs: Specs, tool: Tool) -> Cell:
+    def _judge_served_tool(self, specs: Specs, tool: Tool) -> Cell:
         agent, endpoint, server, offer = specs
         wrong = [
             stage
-            for stage in granted(agent, endpoint, server, offer, self._at)
+            for stage in check_grants(agent, endpoint, server, offer, self._at)
             if stage.ok is False
         ]
         decision = decide(
             self._snapshot.policy,
-            Question(agent, endpoint, server, offer, {}, now=self._at, origin="http"),
+            PolicyQuestion(agent, endpoint, server, offer, {}, now=self._at, origin="http"),
         )
         if not wrong:
             return Cell(
-                Standing(decision.outcome),
-                self._word(decision, specs),
-                f"{_capital(decision.reason)}.",
+                CellStanding(decision.outcome),
+                self._describe_decision(decision, specs),
+                f"{_capitalize(decision.reason)}.",
             )
         lacks = tuple(_HOLDERS[stage.name] for stage in wrong if stage.name in _HOLDERS)
         helps = len(lacks) == len(wrong)
-        then = Standing(decision.outcome) if helps else None
+        then = CellStanding(decision.outcome) if helps else None
         return Cell(
-            Standing.HIDDEN,
-            _word_of(wrong[0], tool),
-            _sentence(wrong[0]),
+            CellStanding.HIDDEN,
+            _describe_stage(wrong[0], tool),
+            _explain_stage(wrong[0]),
             lacks if helps else (),
             then,
         )
 
-    def _word(self, decision: Decision, specs: Specs) -> str:
+    def _describe_decision(self, decision: Decision, specs: Specs) -> str:
         agent, _, _, tool = specs
         if decision.failed:
             return "arguments decide"
         if all(
             grant.pins or grant.uri
-            for grant in live(about(agent.grants, tool), self._at)
-            if covers(grant, tool)
+            for grant in select_unexpired_grants(
+                select_covering_grants(agent.grants, tool), self._at
+            )
+            if is_covered_by_grant(grant, tool)
         ):
             return "pinned arguments"
-        return printable(self._rules.get(decision.rule_id or 0, ""), 60) or "no rule"
+        return (
+            show_invisible_characters(self._rules.get(decision.rule_id or 0, ""), 60) or "no rule"
+        )
 
 
-def narrowest(table: Table, pairs: Sequence[tuple[Agent, Tool]]) -> list[Grant]:
+def propose_narrowest_grants(
+    table: AccessTable, pairs: Sequence[tuple[Agent, Tool]]
+) -> list[Grant]:
     """Unsaved grants, each for one tool alone, that let these agents see these tools; none where
     there is one, or where a grant does not help. The page shows them before anybody says yes.
     Raises Conflict where it is too much at once."""
@@ -193,7 +204,7 @@ def narrowest(table: Table, pairs: Sequence[tuple[Agent, Tool]]) -> list[Grant]:
         )
     found: dict[tuple[int | None, int], Grant] = {}
     for agent, tool in pairs:
-        for holder in table.cell(agent, tool).lacks:
+        for holder in table.build_cell(agent, tool).lacks:
             row = (
                 Grant(agent=agent, tool=tool)
                 if holder == "agent"
@@ -212,7 +223,7 @@ class Cause:
     tool: Tool | None = None
 
 
-def why_nothing(agent: Agent, endpoint: Endpoint, now: datetime) -> Cause:
+def find_commonest_cause(agent: Agent, endpoint: Endpoint, now: datetime) -> Cause:
     """The commonest reason among what the agent is granted; asked where its list is empty."""
     if not agent.enabled:
         return Cause("The agent is disabled. Enable it.")
@@ -227,10 +238,12 @@ def why_nothing(agent: Agent, endpoint: Endpoint, now: datetime) -> Cause:
     tools = list(
         Tool.offers.filter(wanted).select_related("server", "latest").order_by("pk")[:_LOOKED_AT]
     )
-    table = Table(endpoint, tools, now)
-    cells = [(tool, table.cell(agent, tool)) for tool in tools]
+    table = AccessTable(endpoint, tools, now)
+    cells = [(tool, table.build_cell(agent, tool)) for tool in tools]
     hidden = [
-        (tool, cell) for tool, cell in cells if cell.standing in (Standing.HIDDEN, Standing.ABSENT)
+        (tool, cell)
+        for tool, cell in cells
+        if cell.standing in (CellStanding.HIDDEN, CellStanding.ABSENT)
     ]
     if not hidden:
         return Cause(
@@ -255,7 +268,7 @@ _WORDS = {
 _DEFINITIONS = {"quarantined": "not approved", "changed": "changed", "rejected": "rejected"}
 
 
-def _word_of(stage: Stage, tool: Tool) -> str:
+def _describe_stage(stage: Stage, tool: Tool) -> str:
     if stage.name == "definition":
         return _DEFINITIONS.get(tool.status, "not approved")
     if stage.name == "server":
@@ -265,13 +278,13 @@ def _word_of(stage: Stage, tool: Tool) -> str:
     return _WORDS[stage.name]
 
 
-def _sentence(stage: Stage) -> str:
+def _explain_stage(stage: Stage) -> str:
     return f"{stage.fact} {stage.remedy}".strip()
 
 
-def _capital(text: str) -> str:
-    return printable(text[:1].upper() + text[1:], 300)
+def _capitalize(text: str) -> str:
+    return show_invisible_characters(text[:1].upper() + text[1:], 300)
 
 
-def _first(stages: Iterable[Stage]) -> Stage | None:
+def _find_first_failure(stages: Iterable[Stage]) -> Stage | None:
     return next((stage for stage in stages if stage.ok is False), None)

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.text.canonical import canonical, plain
+from mcpregistry.domain.text.canonical import clean_text, encode_canonical_json
 from mcpregistry.models.audit import AuditArchive, AuditEntry
-from mcpregistry.models.signing import newest_key, signature, signed
+from mcpregistry.models.signing import newest_key, signature, verify_signature
 from mcpregistry.services.records import chains
-from mcpregistry.services.records.archives import Archives, Stand
+from mcpregistry.services.records.archives import Archives, ChainStand
 
 PATTERN = "audit-*.jsonl.gz"
 PART = ".part"
@@ -57,23 +57,25 @@ class Content:
 
     entries: int = 0
     ends: Ends = field(default_factory=dict)
-    stands: dict[tuple[str, int], Stand] = field(default_factory=dict)
+    stands: dict[tuple[str, int], ChainStand] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
 
 # Writing
 
 
-def write(folder: Path, name: str, entries: Iterable[AuditEntry], now: datetime) -> Path:
+def write_archive_file(
+    folder: Path, name: str, entries: Iterable[AuditEntry], now: datetime
+) -> Path:
     """Write a file and have it on disk, under a name that says that it is not looked at yet. Raises
     OSError."""
     part = folder / f"{name}{PART}"
     try:
-        with open(part, "xb", opener=_private) as stream:
+        with open(part, "xb", opener=_open_private) as stream:
             with gzip.GzipFile(
                 fileobj=stream, mode="wb", compresslevel=_LEVEL, filename=""
             ) as lines:
-                _lines(lines, entries, now)
+                _write_lines(lines, entries, now)
             stream.flush()
             os.fsync(stream.fileno())
     except BaseException:
@@ -83,7 +85,7 @@ def write(folder: Path, name: str, entries: Iterable[AuditEntry], now: datetime)
     return part
 
 
-def keep(part: Path) -> Path:
+def publish_archive_file(part: Path) -> Path:
     """Give a file that was read again its name, and have that on disk as well. Raises OSError."""
     path = part.with_name(part.name.removesuffix(PART))
     part.rename(path)
@@ -95,17 +97,17 @@ def keep(part: Path) -> Path:
     return path
 
 
-def _lines(lines: gzip.GzipFile, entries: Iterable[AuditEntry], now: datetime) -> None:
+def _write_lines(lines: gzip.GzipFile, entries: Iterable[AuditEntry], now: datetime) -> None:
     digest = hashlib.sha256()
     number = 0
     ends = Ends()
     for entry in entries:
-        line = f"{chains.line_of(entry)}\n".encode()
+        line = f"{chains.format_entry_line(entry)}\n".encode()
         digest.update(line)
         lines.write(line)
         number = number + 1
         ends[entry.writer] = (entry.seq, entry.hash)
-    body = canonical(
+    body = encode_canonical_json(
         {"at": now.isoformat(), "entries": number, "digest": digest.hexdigest(), "ends": ends}
     )
     key_id = newest_key()
@@ -113,20 +115,20 @@ def _lines(lines: gzip.GzipFile, entries: Iterable[AuditEntry], now: datetime) -
     lines.write(f"{json.dumps(last)}\n".encode())
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
 # Reading
 
 
-def digest_of(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """The SHA-256 of a file's bytes. Raises OSError."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def read(
+def read_archive_file(
     path: Path, known: Archives, wanted: Iterable[tuple[str, int]], *, hear: bool = False
 ) -> Content:
     """Read a file to its end: each entry holds, follows the one before, and the last line speaks of
@@ -141,7 +143,9 @@ def read(
     try:
         with gzip.open(path) as stream:
             lines = _Lines(stream, digest)
-            for entry, problems in chains.walked(lines, lambda writer: _before(lines.next, known)):
+            for entry, problems in chains.walk_chains(
+                lines, lambda writer: _find_stand_before(lines.next, known)
+            ):
                 if problems and len(content.problems) < _MOST:
                     content.problems += [
                         f"{path.name}: {entry.writer} #{entry.seq}: {problem}"
@@ -150,14 +154,14 @@ def read(
                 content.entries = content.entries + 1
                 content.ends[entry.writer] = (entry.seq, entry.hash)
                 if (entry.writer, entry.seq) in places:
-                    content.stands[entry.writer, entry.seq] = Stand(
+                    content.stands[entry.writer, entry.seq] = ChainStand(
                         entry.seq, entry.hash, entry.key_id
                     )
                 if hear and not problems:
-                    known.hear(entry.writer, entry.seq, entry.hash)
+                    known.record_read_file(entry.writer, entry.seq, entry.hash)
             content.problems += [
                 f"{path.name} {problem}."
-                for problem in _last(lines.last, content, digest.hexdigest())
+                for problem in _check_last_line(lines.last, content, digest.hexdigest())
             ]
     except _UNREADABLE as error:
         content.problems.append(
@@ -185,11 +189,11 @@ class _Lines:
                     raise ValueError("there is more content after the last line")
                 return
             self._digest.update(line)
-            self.next = _entry(said)
+            self.next = _parse_entry(said)
             yield self.next
 
 
-def _entry(said: Mapping[str, Any]) -> AuditEntry:
+def _parse_entry(said: Mapping[str, Any]) -> AuditEntry:
     """An entry from its line: the other columns are what its text says, which the hash covers."""
     body = json.loads(said["body"])
     return AuditEntry(
@@ -201,25 +205,25 @@ def _entry(said: Mapping[str, Any]) -> AuditEntry:
         body=said["body"],
         at=datetime.fromisoformat(body["at"]),
         kind=body["kind"],
-        actor=plain(body["actor"], 150),
-        subject=plain(body["subject"], 200),
+        actor=clean_text(body["actor"], 150),
+        subject=clean_text(body["subject"], 200),
     )
 
 
-def _before(first: AuditEntry, known: Archives) -> Stand:
+def _find_stand_before(first: AuditEntry, known: Archives) -> ChainStand:
     """Where the chain stood ahead of its first entry in a file, as records say; else that entry's
     own word."""
     if first.seq == 1:
-        return Stand()
-    return known.ends.get((first.writer, first.seq - 1), Stand(first.seq - 1, first.prev))
+        return ChainStand()
+    return known.ends.get((first.writer, first.seq - 1), ChainStand(first.seq - 1, first.prev))
 
 
-def _last(said: Mapping[str, Any], content: Content, digest: str) -> Iterator[str]:
+def _check_last_line(said: Mapping[str, Any], content: Content, digest: str) -> Iterator[str]:
     if not said:
         yield "is incomplete: its last line is missing"
         return
     try:
-        if not signed(said["key_id"], "archive", said["archive"], said["hash"]):
+        if not verify_signature(said["key_id"], "archive", said["archive"], said["hash"]):
             yield "does not match its signature"
             return
     except ConfigInvalid as error:
@@ -234,7 +238,7 @@ def _last(said: Mapping[str, Any], content: Content, digest: str) -> Iterator[st
 # Verifying
 
 
-def verify(places: Iterable[str], known: Archives) -> Iterator[str]:
+def verify_archive_files(places: Iterable[str], known: Archives) -> Iterator[str]:
     """One sentence for whatever is wrong with these files, or folders of them, and for each file
     that is missing.
 
@@ -248,15 +252,17 @@ def verify(places: Iterable[str], known: Archives) -> Iterator[str]:
     read_already = set[str]()
     replaced = set[str]()
     ends = list[tuple[str, Ends]]()
-    for path in found(places):
-        digest = _digest(path)
+    for path in find_archive_files(places):
+        digest = _hash_or_refuse(path)
         if digests.get(path.name, digest) != digest:
             yield f"{path.name} is not the file that was archived: it was changed, damaged or replaced."
             replaced.add(digests[path.name])
         elif digest not in read_already:
-            content = read(path, known, _ends(by_digest.get(digest, ())), hear=digest in by_digest)
+            content = read_archive_file(
+                path, known, _list_ends(by_digest.get(digest, ())), hear=digest in by_digest
+            )
             yield from content.problems
-            yield from _others(path.name, content, by_digest.get(digest, ()))
+            yield from _check_other_files(path.name, content, by_digest.get(digest, ()))
             ends += [] if content.problems else [(path.name, content.ends)]
             read_already.add(digest)
     for digest in by_digest.keys() - read_already - replaced:
@@ -264,10 +270,10 @@ def verify(places: Iterable[str], known: Archives) -> Iterator[str]:
         name = by_digest[digest][0].file
         yield f"{name} is missing, with {entries:,} entries. Enter the folder that contains this file."
     for name, each in ends:  # now it is known which entries are in other files
-        yield from _gone(name, each, known)
+        yield from _find_missing_entries(name, each, known)
 
 
-def found(places: Iterable[str]) -> Iterator[Path]:
+def find_archive_files(places: Iterable[str]) -> Iterator[Path]:
     """The files of these places: a file itself, of a folder those that are named as archives
     are."""
     for place in map(Path, places):
@@ -282,9 +288,9 @@ def found(places: Iterable[str]) -> Iterator[Path]:
             )
 
 
-def _digest(path: Path) -> str:
+def _hash_or_refuse(path: Path) -> str:
     try:
-        return digest_of(path)
+        return hash_file(path)
     except OSError as error:
         raise ConfigInvalid(
             f"{path} cannot be read: {error.strerror}.",
@@ -292,23 +298,25 @@ def _digest(path: Path) -> str:
         ) from error
 
 
-def _ends(records: Iterable[AuditArchive]) -> list[tuple[str, int]]:
+def _list_ends(records: Iterable[AuditArchive]) -> list[tuple[str, int]]:
     return [(record.writer, record.to_seq) for record in records]
 
 
-def _others(name: str, content: Content, records: Iterable[AuditArchive]) -> Iterator[str]:
+def _check_other_files(
+    name: str, content: Content, records: Iterable[AuditArchive]
+) -> Iterator[str]:
     for record in records:
         stand = content.stands.get((record.writer, record.to_seq))
         if stand is None or (stand.head, stand.key_id) != (record.head, record.head_key):
             yield f"{name}: {record.writer} #{record.to_seq} is not the entry that was archived."
 
 
-def _gone(name: str, ends: Ends, known: Archives) -> Iterator[str]:
+def _find_missing_entries(name: str, ends: Ends, known: Archives) -> Iterator[str]:
     """Entries of a file that no record names are elsewhere, too: a run was broken off, or the
     database was put back."""
     told = iter(ends.items())
     while page := list(islice(told, _PAGE)):
-        there = chains.hashes((writer, seq) for writer, (seq, _) in page)
+        there = chains.load_hashes((writer, seq) for writer, (seq, _) in page)
         for writer, (seq, head) in page:
-            if there.get((writer, seq)) != head and not known.holds(writer, seq, head):
+            if there.get((writer, seq)) != head and not known.has_entry(writer, seq, head):
                 yield f"{name} contains {writer} #{seq}, which is missing from the log, and no archive record lists it."

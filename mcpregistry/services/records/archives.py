@@ -12,16 +12,16 @@ from datetime import UTC
 from typing import NamedTuple
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.domain.text.canonical import encode_canonical_json
 from mcpregistry.domain.text.display import number_of
 from mcpregistry.models.audit import GENESIS, AuditArchive
-from mcpregistry.models.signing import signature, signed
+from mcpregistry.models.signing import signature, verify_signature
 
 _SIGNED = ("number", "writer", "from_seq", "to_seq", "head", "head_key", "file", "digest", "prev")
 _DIGEST = 32  # bytes of a hash
 
 
-class Stand(NamedTuple):
+class ChainStand(NamedTuple):
     """How far a chain has come: the number and hash of its last entry, and the key of that."""
 
     seq: int = 0
@@ -30,19 +30,19 @@ class Stand(NamedTuple):
 
 
 class Archives:
-    """The records, as far as they hold; ``read`` makes one for each verification."""
+    """The records, as far as they hold; ``load_archives`` makes one for each verification."""
 
     def __init__(self, records: Iterable[AuditArchive]) -> None:
         self.records: list[AuditArchive] = []
         self.problems: list[str] = []
-        self.ends: dict[tuple[str, int], Stand] = {}  # of each record
-        self._stands: dict[str, Stand] = {}
+        self.ends: dict[tuple[str, int], ChainStand] = {}  # of each record
+        self._stands: dict[str, ChainStand] = {}
         self._newest: int | None = None
         self._read: dict[str, bytearray] = {}  # hashes of the entries whose files were read
         number = 0
         head = GENESIS
         for record in records:
-            problem = _problem(record, number, head) or self._out_of_place(record)
+            problem = _explain_problem(record, number, head) or self._explain_misplaced(record)
             number = record.number
             head = record.hash
             self._newest = number
@@ -51,36 +51,36 @@ class Archives:
             else:
                 self._take(record)
 
-    def stale(self) -> bool:
+    def is_stale(self) -> bool:
         """Whether entries were archived since this was read: what was looked at meanwhile may have
         been both here and there."""
         newest = AuditArchive.objects.order_by("-number").values_list("number", flat=True).first()
         return newest != self._newest
 
-    def renewed(self) -> Archives:
+    def reload_archives(self) -> Archives:
         """As the database has them now, with what was heard of files."""
-        made = read()
+        made = load_archives()
         made._read = self._read
         return made
 
-    def stand(self, writer: str) -> Stand:
+    def get_stand(self, writer: str) -> ChainStand:
         """Until where this chain is in archives."""
-        return self._stands.get(writer, Stand())
+        return self._stands.get(writer, ChainStand())
 
-    def stands(self) -> Iterator[tuple[str, Stand]]:
+    def iterate_stands(self) -> Iterator[tuple[str, ChainStand]]:
         """The same of every chain of which entries are in archives."""
         return iter(self._stands.items())
 
-    def hear(self, writer: str, seq: int, head: str) -> None:
+    def record_read_file(self, writer: str, seq: int, head: str) -> None:
         """A file was read that holds this entry."""
         hashes = self._read.setdefault(writer, bytearray())
         hashes.extend(bytes(max(0, seq * _DIGEST - len(hashes))))
         hashes[(seq - 1) * _DIGEST : seq * _DIGEST] = bytes.fromhex(head)
 
-    def holds(self, writer: str, seq: int, head: str) -> bool:
+    def has_entry(self, writer: str, seq: int, head: str) -> bool:
         """Whether this very entry is in an archive. Of files that were not read, their ends are
         known alone."""
-        if seq > self.stand(writer).seq:
+        if seq > self.get_stand(writer).seq:
             return False
         known = self._read.get(writer, b"")[(seq - 1) * _DIGEST : seq * _DIGEST]
         if any(known):
@@ -88,7 +88,7 @@ class Archives:
         end = self.ends.get((writer, seq))
         return end is None or end.head == head
 
-    def note(self) -> str:
+    def describe_archives(self) -> str:
         """What is in archives, in a sentence; empty when nothing is."""
         if not self.records:
             return ""
@@ -102,39 +102,42 @@ class Archives:
         )
         return f"{number_of(entries, 'entry', 'entries')} of {number_of(len(self._stands), 'chain')} are in archives ({named}), {read}"
 
-    def _out_of_place(self, record: AuditArchive) -> str:
-        if record.from_seq != self.stand(record.writer).seq + 1 or record.to_seq < record.from_seq:
+    def _explain_misplaced(self, record: AuditArchive) -> str:
+        if (
+            record.from_seq != self.get_stand(record.writer).seq + 1
+            or record.to_seq < record.from_seq
+        ):
             return f"{record.writer} #{record.from_seq} to #{record.to_seq} does not follow the entries that were archived before"
         return ""
 
     def _take(self, record: AuditArchive) -> None:
         self.records.append(record)
-        stand = Stand(record.to_seq, record.head, record.head_key)
+        stand = ChainStand(record.to_seq, record.head, record.head_key)
         self.ends[record.writer, record.to_seq] = stand
         self._stands[record.writer] = stand
 
 
-def read() -> Archives:
+def load_archives() -> Archives:
     """What the database has of them now."""
     return Archives(AuditArchive.objects.order_by("number"))
 
 
-def text_of(record: AuditArchive) -> str:
+def build_signed_text(record: AuditArchive) -> str:
     """What a record's signature covers."""
     said = {name: getattr(record, name) for name in _SIGNED}
-    return canonical(said | {"at": record.at.astimezone(UTC).isoformat()})
+    return encode_canonical_json(said | {"at": record.at.astimezone(UTC).isoformat()})
 
 
-def sign(record: AuditArchive) -> AuditArchive:
+def sign_archive(record: AuditArchive) -> AuditArchive:
     """Give it its signature, by the key that it names."""
-    record.hash = signature(record.key_id, "archived", text_of(record))
+    record.hash = signature(record.key_id, "archived", build_signed_text(record))
     return record
 
 
-def _problem(record: AuditArchive, number: int, head: str) -> str:
+def _explain_problem(record: AuditArchive, number: int, head: str) -> str:
     """Why this record cannot be what was written after the one of that number and signature."""
     try:
-        if not signed(record.key_id, "archived", text_of(record), record.hash):
+        if not verify_signature(record.key_id, "archived", build_signed_text(record), record.hash):
             return "it does not match its signature"
     except ConfigInvalid as error:
         return f"it cannot be verified. {error.message} {error.remedy}"

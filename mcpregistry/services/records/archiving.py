@@ -23,7 +23,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Substr
 
-from mcpregistry.db import streamed
+from mcpregistry.db import stream_rows
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models.audit import GENESIS, AuditArchive, AuditEntry
@@ -33,12 +33,12 @@ from mcpregistry.services.records import (
     archive_files,
     archives,
     audit,
-    bound,
-    bound_permits,
     chains,
+    signed_calls,
+    signed_permits,
     verification,
 )
-from mcpregistry.services.records.archives import Archives, Stand
+from mcpregistry.services.records.archives import Archives, ChainStand
 
 LEAST = timedelta(days=7)
 FILE = 100_000  # entries of one file
@@ -50,7 +50,7 @@ _WHOLE = "Only entries in verified archive files were removed. Run the command a
 Say = Callable[[str], None]
 
 
-class Run(NamedTuple):
+class EntryRun(NamedTuple):
     """Entries of one chain, from one number to another."""
 
     writer: str
@@ -65,14 +65,14 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What one call of ``archive`` has moved, or would move."""
+    """What one call of ``archive_entries`` has moved, or would move."""
 
     entries: int
     chains: int
     files: tuple[Path, ...] = ()
 
 
-def archive(
+def archive_entries(
     now: datetime, older_than: timedelta, folder: Path, say: Say, *, dry_run: bool = False
 ) -> Moved:
     """Move what is older into files in the folder. Returns how much that was; with ``dry_run``, how
@@ -87,64 +87,66 @@ def archive(
             remedy=f"Use {LEAST.days}d or more.",
         )
     if dry_run:
-        return _sum(plan(now, older_than))
-    with _alone(folder):
-        runs = plan(now, older_than)
+        return _sum_moved(plan_runs(now, older_than))
+    with _hold_archive_lock(folder):
+        runs = plan_runs(now, older_than)
         if runs:
-            _forgotten_said_again()
+            _repeat_retention_entry()
         paths = list[Path]()
-        total = _sum(runs).entries
+        total = _sum_moved(runs).entries
         done = 0
-        for batches in _files(runs):
-            say(f"Writing and verifying {_entries_of(batches):,} entries")
-            file = _file(folder, batches, now)
+        for batches in _iterate_files(runs):
+            say(f"Writing and verifying {_count_entries(batches):,} entries")
+            file = _write_file(folder, batches, now)
             paths.append(file.path)
             failpoint("archive_written")
             for batch in batches:
                 _move(batch, file, now)
                 done += sum(run.entries for run in batch)
                 say(f"{done:,} of {total:,} entries moved")
-    return Moved(total, _sum(runs).chains, tuple(paths))
+    return Moved(total, _sum_moved(runs).chains, tuple(paths))
 
 
-def _entries_of(batches: Iterable[Iterable[Run]]) -> int:
+def _count_entries(batches: Iterable[Iterable[EntryRun]]) -> int:
     return sum(run.entries for batch in batches for run in batch)
 
 
-def _sum(runs: Sequence[Run]) -> Moved:
+def _sum_moved(runs: Sequence[EntryRun]) -> Moved:
     return Moved(sum(run.entries for run in runs), len({run.writer for run in runs}))
 
 
 # What is taken
 
 
-def plan(now: datetime, older_than: timedelta) -> list[Run]:
+def plan_runs(now: datetime, older_than: timedelta) -> list[EntryRun]:
     """Of each chain what may be archived, if anything. Verifies the log first; raises Conflict
     where it does not hold."""
-    report = verification.verify(now)
+    report = verification.verify_log(now)
     if report.problems:
         raise Conflict(
             f"The audit log has been changed: {report.problems[0].rstrip('.')}.",
-            remedy="Run `manage.py audit verify --full` to find the cause. Nothing was moved.",
+            remedy="Run `manage.py audit verify --full` to find the cause. No entries were moved to an archive.",
         )
-    state = verification.noted()[0]
-    known = archives.read()
+    state = verification.load_verification_state()[0]
+    known = archives.load_archives()
     found = []
     for writer, stand in sorted(state.stands.items()):
-        first = known.stand(writer).seq + 1
+        first = known.get_stand(writer).seq + 1
         upto = min(stand.seq, state.sealed.get(writer, 0))
-        last = _last_to_go(writer, first, upto, before=now - older_than, now=now)
+        last = _find_last_to_archive(writer, first, upto, before=now - older_than, now=now)
         if last >= first:
-            found.append(Run(writer, first, last))
+            found.append(EntryRun(writer, first, last))
     return found
 
 
-def _last_to_go(writer: str, first: int, upto: int, *, before: datetime, now: datetime) -> int:
+def _find_last_to_archive(
+    writer: str, first: int, upto: int, *, before: datetime, now: datetime
+) -> int:
     if upto < first:
         return 0
     rows = AuditEntry.objects.filter(writer=writer).order_by("seq")
     call = Invocation.objects.filter(pk=Substr(OuterRef("subject"), len("call:") + 1))
-    permit = bound_permits.entries_of_live_permits(now)
+    permit = signed_permits.match_live_permit_entries(now)
     stays = Q(at__gte=before) | Q(subject__startswith="call:") & Exists(call)
     kept_for = stays | Q(subject__startswith="permit:") & permit
     kept = (
@@ -154,31 +156,33 @@ def _last_to_go(writer: str, first: int, upto: int, *, before: datetime, now: da
     return min(upto, newest - 1, upto if kept is None else kept - 1)
 
 
-def _forgotten_said_again() -> None:
+def _repeat_retention_entry() -> None:
     """Until when retention has taken calls away must be in an entry that stays."""
-    told = bound.Forgotten()
+    told = signed_calls.Forgotten()
     if told.calls.year > 1:
         said = {
             "calls_before": told.calls.isoformat(),
             "payloads_before": told.payloads.isoformat(),
         }
-        audit.record(kind="calls.forgotten", actor="archive", subject=bound.FORGOTTEN, **said)
+        audit.record_entry(
+            kind="calls.forgotten", actor="archive", subject=signed_calls.FORGOTTEN, **said
+        )
 
 
-def _files(runs: Iterable[Run]) -> Iterator[list[list[Run]]]:
+def _iterate_files(runs: Iterable[EntryRun]) -> Iterator[list[list[EntryRun]]]:
     """The runs, cut into batches, some batches to a file."""
-    batches = _batches(runs)
+    batches = _iterate_batches(runs)
     while file := list(islice(batches, max(1, FILE // BATCH))):
         yield file
 
 
-def _batches(runs: Iterable[Run]) -> Iterator[list[Run]]:
-    batch = list[Run]()
+def _iterate_batches(runs: Iterable[EntryRun]) -> Iterator[list[EntryRun]]:
+    batch = list[EntryRun]()
     room = BATCH
     for run in runs:
         first = run.first
         while first <= run.last:
-            part = Run(run.writer, first, min(run.last, first + room - 1))
+            part = EntryRun(run.writer, first, min(run.last, first + room - 1))
             batch.append(part)
             first = part.last + 1
             room = room - part.entries
@@ -199,22 +203,24 @@ class _File:
 
     path: Path
     digest: str
-    stands: dict[tuple[str, int], Stand]
+    stands: dict[tuple[str, int], ChainStand]
 
 
-def _file(folder: Path, batches: list[list[Run]], now: datetime) -> _File:
+def _write_file(folder: Path, batches: list[list[EntryRun]], now: datetime) -> _File:
     """These runs in a file that is on disk and was read again. Raises Conflict where an entry does
     not hold."""
-    known = archives.read()
+    known = archives.load_archives()
     name = f"audit-{len(known.records) + 1:06d}-{now:%Y%m%dT%H%M%S.%f}Z.jsonl.gz"
     runs = [run for batch in batches for run in batch]
-    if any(run.first <= known.stand(run.writer).seq for run in runs):
-        raise _somebody_else()
+    if any(run.first <= known.get_stand(run.writer).seq for run in runs):
+        raise _make_concurrency_error()
     try:
-        part = archive_files.write(folder, name, _entries(runs, known), now)
+        part = archive_files.write_archive_file(
+            folder, name, _iterate_checked_entries(runs, known), now
+        )
         stands = _read_again(part, runs, known)
-        digest = archive_files.digest_of(part)
-        return _File(archive_files.keep(part), digest, stands)
+        digest = archive_files.hash_file(part)
+        return _File(archive_files.publish_archive_file(part), digest, stands)
     except OSError as error:
         raise ConfigInvalid(
             f"The archive cannot be written to {folder}: {error.strerror}.",
@@ -222,8 +228,10 @@ def _file(folder: Path, batches: list[list[Run]], now: datetime) -> _File:
         ) from error
 
 
-def _read_again(part: Path, runs: list[Run], known: Archives) -> dict[tuple[str, int], Stand]:
-    content = archive_files.read(part, known, [(run.writer, run.last) for run in runs])
+def _read_again(
+    part: Path, runs: list[EntryRun], known: Archives
+) -> dict[tuple[str, int], ChainStand]:
+    content = archive_files.read_archive_file(part, known, [(run.writer, run.last) for run in runs])
     entries = sum(run.entries for run in runs)
     wrong = content.problems
     if not wrong and (content.entries != entries or len(content.stands) != len(runs)):
@@ -237,30 +245,30 @@ def _read_again(part: Path, runs: list[Run], known: Archives) -> dict[tuple[str,
     return content.stands
 
 
-def _entries(runs: Iterable[Run], known: Archives) -> Iterator[AuditEntry]:
+def _iterate_checked_entries(runs: Iterable[EntryRun], known: Archives) -> Iterator[AuditEntry]:
     """The entries of these runs, each looked at: what does not hold, or whose call was taken by
     hand, is not archived."""
-    forgotten = bound.Forgotten()
-    walked = chains.walked(_rows(runs), known.stand)
+    forgotten = signed_calls.Forgotten()
+    walked = chains.walk_chains(_iterate_rows(runs), known.get_stand)
     while page := list(islice(walked, _PAGE)):
         for entry, problems in page:
             if problems:
-                raise _broken(f"{entry.writer} #{entry.seq}: {problems[0]}")
+                raise _make_broken_log_error(f"{entry.writer} #{entry.seq}: {problems[0]}")
             yield entry
-        for problem in bound.misfits([entry for entry, _ in page], forgotten):
-            raise _broken(problem)
+        for problem in signed_calls.find_misfits([entry for entry, _ in page], forgotten):
+            raise _make_broken_log_error(problem)
 
 
-def _rows(runs: Iterable[Run]) -> Iterator[AuditEntry]:
+def _iterate_rows(runs: Iterable[EntryRun]) -> Iterator[AuditEntry]:
     for run in runs:
-        yield from streamed(_of(run).order_by("seq"), _PAGE)
+        yield from stream_rows(_select_run_entries(run).order_by("seq"), _PAGE)
 
 
-def _of(run: Run) -> QuerySet[AuditEntry]:
+def _select_run_entries(run: EntryRun) -> QuerySet[AuditEntry]:
     return AuditEntry.objects.filter(writer=run.writer, seq__gte=run.first, seq__lte=run.last)
 
 
-def _broken(problem: str) -> Conflict:
+def _make_broken_log_error(problem: str) -> Conflict:
     return Conflict(
         f"{problem}.", remedy=f"Run `manage.py audit verify --full` to find the cause. {_WHOLE}"
     )
@@ -269,32 +277,36 @@ def _broken(problem: str) -> Conflict:
 # Out of the database
 
 
-def _move(batch: Sequence[Run], file: _File, now: datetime) -> None:
+def _move(batch: Sequence[EntryRun], file: _File, now: datetime) -> None:
     """Record that these runs are in the file, remove them, and tell it in the log; or nothing of
     it."""
     try:
         with transaction.atomic():
-            records = _records(batch, file, now)
+            records = _make_records(batch, file, now)
             AuditArchive.objects.bulk_create(records)
             failpoint("archive_recorded")
             # All of them must still be there; had another run taken the same ones, its records
             # would be in the way.
             for run in batch:
-                if _of(run).delete()[0] != run.entries:
-                    raise _somebody_else()
+                if _select_run_entries(run).delete()[0] != run.entries:
+                    raise _make_concurrency_error()
             said = {
                 "entries": sum(run.entries for run in batch),
                 "records": [records[0].number, records[-1].number],
             }
             subject = f"file:{file.path.name}"
-            audit.record(
-                kind="audit.archived", actor="archive", subject=subject, digest=file.digest, **said
+            audit.record_entry(
+                kind="audit.archived",
+                actor="archive",
+                subject=subject,
+                digest=file.digest,
+                **said,
             )
     except IntegrityError as error:
-        raise _somebody_else() from error
+        raise _make_concurrency_error() from error
 
 
-def _records(batch: Sequence[Run], file: _File, now: datetime) -> list[AuditArchive]:
+def _make_records(batch: Sequence[EntryRun], file: _File, now: datetime) -> list[AuditArchive]:
     last = AuditArchive.objects.order_by("-number").first()
     number, prev = (last.number, last.hash) if last else (0, GENESIS)
     made = []
@@ -314,17 +326,17 @@ def _records(batch: Sequence[Run], file: _File, now: datetime) -> list[AuditArch
             prev=prev,
             key_id=newest_key(),
         )
-        made.append(archives.sign(record))
+        made.append(archives.sign_archive(record))
         prev = record.hash
     return made
 
 
-def _somebody_else() -> Conflict:
+def _make_concurrency_error() -> Conflict:
     return Conflict("Another process archived entries in the meantime.", remedy=_WHOLE)
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _hold_archive_lock(folder: Path) -> Iterator[None]:
     """Nobody else archives into this folder; what a run has left that was killed is taken away."""
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)

@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 from django.db import connection, transaction
 from django.utils import timezone
 
-from mcpregistry.domain.text.canonical import plain, stored
+from mcpregistry.domain.text.canonical import clean_text, encode_lossy_json
 from mcpregistry.models.audit import GENESIS, AuditEntry, entry_hash
 from mcpregistry.models.signing import newest_key
-from mcpregistry.services.records.sql import insert_into, moment
+from mcpregistry.services.records.sql import adapt_moment, build_insert
 
 CHAIN = "configuration"
-_gathered: ContextVar[list[Fact] | None] = ContextVar("gathered", default=None)
+_gathered: ContextVar[list[AuditFact] | None] = ContextVar("gathered", default=None)
 _LOCK = 0x51155  # one number for pg_advisory_xact_lock, held until the transaction ends
 
 
-class Fact(NamedTuple):
+class AuditFact(NamedTuple):
     """What an entry says. ``facts`` are JSON values and hold no secret."""
 
     kind: str
@@ -34,12 +34,12 @@ class Fact(NamedTuple):
     subject: str
     facts: Mapping[str, object]
 
-    def adding(self, more: Mapping[str, object]) -> Fact:
+    def add_facts(self, more: Mapping[str, object]) -> AuditFact:
         """The same fact, which says this as well."""
         return self._replace(facts={**self.facts, **more})
 
 
-class Entry(NamedTuple):
+class AuditRow(NamedTuple):
     """A row of the log: the columns of AuditEntry, in the order in which ``INSERT`` names them."""
 
     writer: str
@@ -54,7 +54,7 @@ class Entry(NamedTuple):
     key_id: str
 
 
-INSERT = insert_into(AuditEntry._meta.db_table, Entry._fields)
+INSERT = build_insert(AuditEntry._meta.db_table, AuditRow._fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,41 +65,45 @@ class Chain:
     seq: int = 0
     head: str = GENESIS
 
-    def extended(self, facts: Iterable[Fact], at: datetime) -> tuple[Chain, list[Entry]]:
+    def extend_chain(
+        self, facts: Iterable[AuditFact], at: datetime
+    ) -> tuple[Chain, list[AuditRow]]:
         """The entries that say these facts, in order, and the chain after them; nothing is
         written."""
         chain = self
         entries = []
         key_id = newest_key()
         for fact in facts:
-            entries.append(_entry(chain, at, fact, key_id))
+            entries.append(_make_entry(chain, at, fact, key_id))
             chain = Chain(self.writer, chain.seq + 1, entries[-1].hash)
         return chain, entries
 
 
-def _entry(chain: Chain, at: datetime, fact: Fact, key_id: str) -> Entry:
+def _make_entry(chain: Chain, at: datetime, fact: AuditFact, key_id: str) -> AuditRow:
     seq = chain.seq + 1
     prev = chain.head
     named = {"writer": chain.writer, "seq": seq, "at": at.isoformat(), "kind": fact.kind}
-    body = stored(named | {"actor": fact.actor, "subject": fact.subject} | dict(fact.facts))
-    actor = plain(fact.actor, 150)
-    subject = plain(fact.subject, 200)
+    body = encode_lossy_json(
+        named | {"actor": fact.actor, "subject": fact.subject} | dict(fact.facts)
+    )
+    actor = clean_text(fact.actor, 150)
+    subject = clean_text(fact.subject, 200)
     signed = entry_hash(prev, body, key_id)
-    return Entry(chain.writer, seq, at, fact.kind, actor, subject, body, prev, signed, key_id)
+    return AuditRow(chain.writer, seq, at, fact.kind, actor, subject, body, prev, signed, key_id)
 
 
-def values(entry: Entry) -> Sequence[Any]:
+def list_insert_values(entry: AuditRow) -> Sequence[Any]:
     """For ``INSERT``, which the recorder uses, as the database takes them."""
     # SQLite's moments are text
-    return entry._replace(at=moment(entry.at))  # type: ignore[arg-type]
+    return entry._replace(at=adapt_moment(entry.at))  # type: ignore[arg-type]
 
 
-def record(*, kind: str, actor: str, subject: str, **facts: object) -> None:
+def record_entry(*, kind: str, actor: str, subject: str, **facts: object) -> None:
     """Add one entry to the shared chain, in the caller's transaction. ``facts`` as in Fact."""
-    append(Fact(kind, actor, subject, facts))
+    append_fact(AuditFact(kind, actor, subject, facts))
 
 
-def append(fact: Fact) -> None:
+def append_fact(fact: AuditFact) -> None:
     """The same for a fact that was made before."""
     gathered = _gathered.get()
     if gathered is None:
@@ -109,7 +113,7 @@ def append(fact: Fact) -> None:
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def collect_entries() -> Iterator[None]:
     """What is recorded inside is added at its end, in order, by one look at the chain; for verbs
     that record much.
 
@@ -119,7 +123,7 @@ def together() -> Iterator[None]:
     if _gathered.get() is not None:
         yield
         return
-    facts: list[Fact] = []
+    facts: list[AuditFact] = []
     token = _gathered.set(facts)
     try:
         yield
@@ -130,7 +134,7 @@ def together() -> Iterator[None]:
 
 
 @transaction.atomic
-def _write(facts: Sequence[Fact]) -> None:
+def _write(facts: Sequence[AuditFact]) -> None:
     # One after another: two entries with the same predecessor would fork the chain. SQLite has one
     # writer anyway.
     if connection.vendor == "postgresql":
@@ -138,5 +142,5 @@ def _write(facts: Sequence[Fact]) -> None:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
     last = AuditEntry.objects.filter(writer=CHAIN).order_by("-seq").first()
     chain = Chain(CHAIN, last.seq, last.hash) if last else Chain(CHAIN)
-    _, entries = chain.extended(facts, timezone.now())
+    _, entries = chain.extend_chain(facts, timezone.now())
     AuditEntry.objects.bulk_create(AuditEntry(**entry._asdict()) for entry in entries)

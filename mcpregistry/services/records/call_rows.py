@@ -1,7 +1,7 @@
 """The rows of calls on their way to the database: which columns each of them brings.
 
 Typed, because a column that is left out would silently get the model's default. They are made by
-``calls/rows.py`` and written by the recorder; held calls are created by
+``calls/record_rows.py`` and written by the recorder; held calls are created by
 ``services/approvals/held_calls.py``.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TypedDict
 
-from mcpregistry.services.records.ending import Ended
+from mcpregistry.services.records.ending import CallEndColumns
 
 
-class Identity(TypedDict):
+class CallIdentity(TypedDict):
     """Who calls what, and what was decided: of every call."""
 
     id: str
@@ -36,7 +36,7 @@ class Identity(TypedDict):
     received_at: datetime
 
 
-class Intent(Identity):
+class Intent(CallIdentity):
     """Of a call that is about to be sent."""
 
     state: str
@@ -45,14 +45,14 @@ class Intent(Identity):
     lease_until: datetime
 
 
-class Held(Identity):
+class HeldCallColumns(CallIdentity):
     """Of a call that people are asked about."""
 
     writer: str
     reason: str
 
 
-class Refused(Identity, Ended):
+class RefusedCallColumns(CallIdentity, CallEndColumns):
     """Of a call that ends as it begins."""
 
 

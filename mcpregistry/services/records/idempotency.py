@@ -16,14 +16,19 @@ from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
 from mcpregistry.domain.errors import Conflict
-from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.domain.lifecycle import TERMINAL, InvocationState
 from mcpregistry.models import Invocation, KeptAnswer
 
 KEPT_FOR = timedelta(hours=24)
 # a request whose call has no record after so long will not make it any more
 BEGINS_WITHIN = timedelta(seconds=60)
-_HELD = {State.PENDING, State.READY}  # the identical call joins
-_MAY_HAVE_RUN = [State.DISPATCHED, State.SUCCEEDED, State.TOOL_ERROR, State.UNKNOWN]
+_HELD = {InvocationState.PENDING, InvocationState.READY}  # the identical call joins
+_MAY_HAVE_RUN = [
+    InvocationState.DISPATCHED,
+    InvocationState.SUCCEEDED,
+    InvocationState.TOOL_ERROR,
+    InvocationState.UNKNOWN,
+]
 
 
 class KeyReused(Conflict):
@@ -31,7 +36,7 @@ class KeyReused(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class KeyUse:
     """What a request does that came with a key: answer from ``kept`` or from the record ``ended``,
     if there is one of them; else make the call, under this id."""
 
@@ -40,7 +45,7 @@ class Use:
     ended: Invocation | None = None
 
 
-def claim(*, caller: str, key: str, fingerprint: str, call_id: str = "") -> Use:
+def claim(*, caller: str, key: str, fingerprint: str, call_id: str = "") -> KeyUse:
     """Take the key for a call that will have this id (if it is for a call), or find what became of
     the request that has it.
 
@@ -53,10 +58,10 @@ def claim(*, caller: str, key: str, fingerprint: str, call_id: str = "") -> Use:
         with transaction.atomic():
             KeptAnswer.objects.create(caller=caller, key=key, **fields)
     except IntegrityError:
-        return _earlier(
+        return _find_earlier_use(
             KeptAnswer.objects.filter(caller=caller, key=key).first(), fingerprint, call_id, now
         )
-    return Use(call_id)
+    return KeyUse(call_id)
 
 
 def keep(*, caller: str, key: str, status: int, body: str) -> None:
@@ -71,27 +76,29 @@ def release(*, caller: str, key: str) -> None:
     KeptAnswer.objects.filter(~Exists(ran), caller=caller, key=key, status=None).delete()
 
 
-def _earlier(kept: KeptAnswer | None, fingerprint: str, call_id: str, now: datetime) -> Use:
+def _find_earlier_use(
+    kept: KeptAnswer | None, fingerprint: str, call_id: str, now: datetime
+) -> KeyUse:
     if kept is None:
-        raise _under_way("")
+        raise _make_in_progress_error("")
     if kept.fingerprint != fingerprint:
         raise KeyReused(
             "This Idempotency-Key was already used for another request.",
             remedy="Use a new key for each different request.",
         )
     if kept.status is not None:
-        return Use(kept.call_id, kept=kept)
+        return KeyUse(kept.call_id, kept=kept)
     call = Invocation.objects.filter(pk=kept.call_id).first()
     if call is None:
-        return _never_begun(kept, now)
+        return _retake_unused_key(kept, now)
     if call.state in TERMINAL:
-        return Use(call.pk, ended=call)
+        return KeyUse(call.pk, ended=call)
     if call.state in _HELD:
-        return Use(call_id)
-    raise _under_way(call.pk)
+        return KeyUse(call_id)
+    raise _make_in_progress_error(call.pk)
 
 
-def _never_begun(kept: KeptAnswer, now: datetime) -> Use:
+def _retake_unused_key(kept: KeptAnswer, now: datetime) -> KeyUse:
     """By compare-and-set, so that of two who find it one goes on."""
     abandoned = KeptAnswer.objects.filter(pk=kept.pk, status=None, created_at=kept.created_at)
     if (
@@ -99,11 +106,11 @@ def _never_begun(kept: KeptAnswer, now: datetime) -> Use:
         or now - kept.created_at < BEGINS_WITHIN
         or not abandoned.update(created_at=now)
     ):
-        raise _under_way(kept.call_id)
-    return Use(kept.call_id)
+        raise _make_in_progress_error(kept.call_id)
+    return KeyUse(kept.call_id)
 
 
-def _under_way(call_id: str) -> Conflict:
+def _make_in_progress_error(call_id: str) -> Conflict:
     named = f" Its call is {call_id}: see /api/v1/invocations/{call_id}." if call_id else ""
     return Conflict(
         "The first request with this Idempotency-Key is still in progress.",

@@ -10,23 +10,23 @@ from collections.abc import Iterable
 
 from django.utils import timezone
 
-from mcpregistry.domain.text.canonical import digest
+from mcpregistry.domain.text.canonical import hash_parts
 from mcpregistry.models import KeptAnswer
 from mcpregistry.services.records.idempotency import KEPT_FOR
 
 MOST = 1_000  # of one agent on one endpoint; of more the newest are kept
 
 
-def lend(*, agent: str, endpoint: str, server: str, tool: str, uris: Iterable[str]) -> None:
+def expose_links(*, agent: str, endpoint: str, server: str, tool: str, uris: Iterable[str]) -> None:
     """A result of ``tool`` (its key) linked to these: the agent may read them there from now on."""
     now = timezone.now()
-    caller = _caller(agent, endpoint)
+    caller = _make_caller_key(agent, endpoint)
     body = json.dumps({"server": server, "tool": tool})
     rows = [
         KeptAnswer(
             caller=caller,
-            key=digest(server, uri),
-            fingerprint=digest(uri),
+            key=hash_parts(server, uri),
+            fingerprint=hash_parts(uri),
             status=200,
             body=body,
             created_at=now,
@@ -45,15 +45,15 @@ def lend(*, agent: str, endpoint: str, server: str, tool: str, uris: Iterable[st
         mine.filter(id__in=surplus).delete()
 
 
-def lent(*, agent: str, endpoint: str, uri: str) -> list[tuple[str, str]]:
+def find_linking_tools(*, agent: str, endpoint: str, uri: str) -> list[tuple[str, str]]:
     """The servers' slugs, and the keys of the tools, whose results have linked to it; one of each
     server."""
     live = KeptAnswer.objects.filter(created_at__gte=timezone.now() - KEPT_FOR)
-    found = live.filter(caller=_caller(agent, endpoint), fingerprint=digest(uri)).values_list(
-        "body", flat=True
-    )
+    found = live.filter(
+        caller=_make_caller_key(agent, endpoint), fingerprint=hash_parts(uri)
+    ).values_list("body", flat=True)
     return sorted((said["server"], said["tool"]) for said in map(json.loads, found))
 
 
-def _caller(agent: str, endpoint: str) -> str:
-    return f"links:{digest(agent, endpoint)}"
+def _make_caller_key(agent: str, endpoint: str) -> str:
+    return f"links:{hash_parts(agent, endpoint)}"

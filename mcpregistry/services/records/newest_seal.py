@@ -23,9 +23,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
-from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.domain.text.canonical import encode_canonical_json
 from mcpregistry.models.audit import AuditSeal, AuditVerification
-from mcpregistry.models.signing import newest_key, signature, signed
+from mcpregistry.models.signing import newest_key, signature, verify_signature
 from mcpregistry.services.records import audit, seals
 
 FILE = "audit-newest-seal.json"
@@ -52,11 +52,11 @@ class SealFileUnusable(ConfigInvalid):
     """The file is there and cannot be read, or is not what a process of this site has written."""
 
 
-def _unusable(why: str) -> SealFileUnusable:
+def _make_unusable_error(why: str) -> SealFileUnusable:
     return SealFileUnusable(f"The file {FILE} of this machine {why}", remedy=ADVICE)
 
 
-def path() -> Path:
+def get_seal_path() -> Path:
     """Where the file of this machine is."""
     return Path(settings.VAR_DIR) / FILE
 
@@ -64,19 +64,19 @@ def path() -> Path:
 def read_newest_seal() -> KeptSeal | None:
     """What the file says. Returns None if there is no file. Raises SealFileUnusable."""
     try:
-        said = json.loads(path().read_bytes())
-        is_ours = signed(said["key_id"], _PURPOSE, said["newest_seal"], said["hash"])
+        said = json.loads(get_seal_path().read_bytes())
+        is_ours = verify_signature(said["key_id"], _PURPOSE, said["newest_seal"], said["hash"])
         kept = KeptSeal(**json.loads(said["newest_seal"]))
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _unusable(f"cannot be read: {error.strerror}.") from error
+        raise _make_unusable_error(f"cannot be read: {error.strerror}.") from error
     except ConfigInvalid as error:
-        raise _unusable(f"cannot be verified. {error.message}") from error
+        raise _make_unusable_error(f"cannot be verified. {error.message}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unusable("is damaged.") from error
+        raise _make_unusable_error("is damaged.") from error
     if not is_ours:
-        raise _unusable("does not match its signature.")
+        raise _make_unusable_error("does not match its signature.")
     return kept
 
 
@@ -95,13 +95,13 @@ def keep_newest_seal(*, make: bool, noted: bool = False) -> str:
     ``make``: also if there is no file yet. Raises OSError if it cannot be written,
     SealFileUnusable.
     """
-    with _locked():
+    with _hold_file_lock():
         kept = read_newest_seal()
         if kept is None and not make:
             return ""
         if kept is not None and (loss := describe_loss(kept)):
             return loss
-        newest = _newest(noted or (kept is not None and kept.noted))
+        newest = _find_newest_seal(noted or (kept is not None and kept.noted))
         if newest is not None and newest != kept:
             _write(newest)
     return ""
@@ -115,26 +115,26 @@ def accept_restored_log(*, actor: str, reason: str) -> KeptSeal:
     if the file cannot be written.
     """
     try:
-        with _locked():
-            lost = _loss()
+        with _hold_file_lock():
+            lost = _find_loss()
             if lost is None:
                 raise Conflict(
                     f"The database already contains the checkpoint from the file {FILE} of this machine.",
                     remedy="There is nothing to accept.",
                 )
             _record_restored(actor, reason, lost)
-            newest = _newest(noted=False)
+            newest = _find_newest_seal(noted=False)
             assert newest is not None
             _write(newest)
     except OSError as error:
         raise ConfigInvalid(
-            f"The file {path()} cannot be written: {error.strerror}.",
+            f"The file {get_seal_path()} cannot be written: {error.strerror}.",
             remedy="Check its permissions and run it again.",
         ) from error
     return newest
 
 
-def what_is_lost() -> str:
+def describe_acceptable_loss() -> str:
     """Return in a sentence what ``accept_restored_log`` would accept; empty if nothing."""
     try:
         kept = read_newest_seal()
@@ -143,7 +143,7 @@ def what_is_lost() -> str:
     return describe_loss(kept) if kept else ""
 
 
-def _loss() -> dict[str, object] | None:
+def _find_loss() -> dict[str, object] | None:
     try:
         kept = read_newest_seal()
     except SealFileUnusable as error:
@@ -156,7 +156,7 @@ def _loss() -> dict[str, object] | None:
 @transaction.atomic
 def _record_restored(actor: str, reason: str, lost: dict[str, object]) -> None:
     last = AuditSeal.objects.order_by("-number").first()
-    audit.record(
+    audit.record_entry(
         kind=_RESTORED,
         actor=actor,
         subject=_LOG,
@@ -166,10 +166,10 @@ def _record_restored(actor: str, reason: str, lost: dict[str, object]) -> None:
     )
     # it may tell of what is gone; the next verification reads everything
     AuditVerification.objects.all().delete()
-    seals.seal(timezone.now())
+    seals.seal_new_entries(timezone.now())
 
 
-def _newest(noted: bool) -> KeptSeal | None:
+def _find_newest_seal(noted: bool) -> KeptSeal | None:
     last = AuditSeal.objects.order_by("-number").first()
     return KeptSeal(last.number, last.hash, last.at.isoformat(), noted) if last else None
 
@@ -178,10 +178,10 @@ def _newest(noted: bool) -> KeptSeal | None:
 
 
 @contextmanager
-def _locked() -> Iterator[None]:
+def _hold_file_lock() -> Iterator[None]:
     """One process of this machine at a time. Raises OSError."""
     with os.fdopen(
-        _open(path().with_name(_LOCK), os.O_RDWR | os.O_CREAT), "rb+", buffering=0
+        _open_private(get_seal_path().with_name(_LOCK), os.O_RDWR | os.O_CREAT), "rb+", buffering=0
     ) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -189,23 +189,23 @@ def _locked() -> Iterator[None]:
 
 def _write(kept: KeptSeal) -> None:
     """Replace the file in one step, and have it on disk. Raises OSError."""
-    body = canonical(asdict(kept))
+    body = encode_canonical_json(asdict(kept))
     key_id = newest_key()
     said = {"newest_seal": body, "key_id": key_id, "hash": signature(key_id, _PURPOSE, body)}
-    draft = path().with_name(f".{FILE}-{os.getpid()}-{secrets.token_hex(4)}")
+    draft = get_seal_path().with_name(f".{FILE}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        with os.fdopen(_open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
+        with os.fdopen(_open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
             json.dump(said, file)
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(path())
+        draft.replace(get_seal_path())
     except BaseException:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
 
 
-def _open(name: Path, flags: int) -> int:
+def _open_private(name: Path, flags: int) -> int:
     """Open a file for the folder's owner alone, also if root runs a command for them."""
     descriptor = os.open(name, flags, 0o600)
     if os.geteuid() == 0:

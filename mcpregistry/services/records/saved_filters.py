@@ -16,7 +16,7 @@ MOST = 50  # of one person
 _SHOWN = 100
 
 
-def filters_of(user: User) -> QuerySet[SavedFilter]:
+def select_filters(user: User) -> QuerySet[SavedFilter]:
     """The person's own, which nobody's crowd out, then those that others share; each by name."""
     theirs = Case(When(owner=user, then=0), default=1)
     found = SavedFilter.objects.filter(Q(owner=user) | Q(shared=True)).select_related("owner")
@@ -31,7 +31,8 @@ def save_filter(
     name = " ".join(name.split())[:60]
     if not name:
         raise Conflict(
-            error_texts.required("A name"), remedy="Enter a name, for example: Failed this week."
+            error_texts.say_required("A name"),
+            remedy="Enter a name, for example: Failed this week.",
         )
     pairs = [(key, value) for key, value in parse_qsl(query.lstrip("?")) if key in known]
     kept = urlencode(pairs)

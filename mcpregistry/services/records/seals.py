@@ -18,9 +18,9 @@ from django.db.models import Max
 from django.utils import timezone
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.domain.text.canonical import encode_canonical_json
 from mcpregistry.models.audit import GENESIS, AuditArchive, AuditEntry, AuditSeal
-from mcpregistry.models.signing import has_key, newest_key, signature, signed
+from mcpregistry.models.signing import has_key, newest_key, signature, verify_signature
 from mcpregistry.services.records import audit, signed_books
 from mcpregistry.services.records.audit import CHAIN
 
@@ -47,15 +47,17 @@ def list_missing_keys() -> list[str]:
     return sorted(key for key in used if not has_key(key))
 
 
-def seal(now: datetime, *, entries: Any = AuditEntry, seals: Any = AuditSeal) -> AuditSeal | None:
+def seal_new_entries(
+    now: datetime, *, entries: Any = AuditEntry, seals: Any = AuditSeal
+) -> AuditSeal | None:
     """Seal what has come since the last seal; the clock calls it. None when nothing has, or another
     clock was faster.
 
     ``entries`` and ``seals`` are the models as a migration knows them.
     """
     last = seals.objects.order_by("-number").first()
-    moved, standing, upto = _moved(last, now, entries, seals)
-    books = _moved_books(now) if entries is AuditEntry else {}
+    moved, standing, upto = _find_moved_heads(last, now, entries, seals)
+    books = _find_moved_book_heads(now) if entries is AuditEntry else {}
     if last is not None and not moved and not books and now - last.at < QUIET:
         return None
     number, prev, key_id = (
@@ -68,7 +70,7 @@ def seal(now: datetime, *, entries: Any = AuditEntry, seals: Any = AuditSeal) ->
         "prev": prev,
         "heads": standing | moved,
     }
-    body = canonical(said | ({"books": books} if books else {}))
+    body = encode_canonical_json(said | ({"books": books} if books else {}))
     row = {"number": number, "at": now, "upto": upto, "prev": prev, "body": body, "key_id": key_id}
     try:
         with transaction.atomic():  # the number is the key, so of two clocks one has it
@@ -85,12 +87,12 @@ def replace_lost(actor: str) -> bool:
         return False
     log.warning(_LOST)
     with transaction.atomic():
-        audit.record(kind=_LOST, actor=actor, subject=_LOG)
-        seal(timezone.now())
+        audit.record_entry(kind=_LOST, actor=actor, subject=_LOG)
+        seal_new_entries(timezone.now())
     return True
 
 
-def losses() -> list[datetime]:
+def list_losses() -> list[datetime]:
     """Times at which the log recorded that all seals were deleted."""
     return [
         *AuditEntry.objects.filter(subject=_LOG, kind=_LOST)
@@ -99,7 +101,9 @@ def losses() -> list[datetime]:
     ]
 
 
-def _moved(last: Any, now: datetime, entries: Any, seals: Any) -> tuple[Heads, Heads, int]:
+def _find_moved_heads(
+    last: Any, now: datetime, entries: Any, seals: Any
+) -> tuple[Heads, Heads, int]:
     """The heads that no seal has told of yet; that of the configuration, told or not; the newest
     entry looked at."""
     settled = seals.objects.filter(at__lt=now - _LATEST_COMMIT).order_by("-number").first()
@@ -108,14 +112,14 @@ def _moved(last: Any, now: datetime, entries: Any, seals: Any) -> tuple[Heads, H
     for body in (
         seals.objects.filter(number__gte=known).order_by("number").values_list("body", flat=True)
     ):
-        told |= _said(body, "heads")
+        told |= _read_seal_part(body, "heads")
     near = entries.objects.filter(id__gt=since).order_by()
     ids = sorted(near.values("writer").annotate(last=Max("id")).values_list("last", flat=True))
     # Those of the configuration are written in transactions of any length, so its chain is looked
     # at by itself.
-    standing = _heads(entries.objects.filter(writer=CHAIN).order_by("-seq")[:1])
+    standing = _read_heads(entries.objects.filter(writer=CHAIN).order_by("-seq")[:1])
     found = [
-        _heads(entries.objects.filter(id__in=ids[start : start + _PAGE]))
+        _read_heads(entries.objects.filter(id__in=ids[start : start + _PAGE]))
         for start in range(0, len(ids), _PAGE)
     ]
     heads = {writer: head for some in [*found, standing] for writer, head in some.items()}
@@ -123,7 +127,7 @@ def _moved(last: Any, now: datetime, entries: Any, seals: Any) -> tuple[Heads, H
     return moved, standing, max([last.upto if last else 0, *ids])
 
 
-def _moved_books(now: datetime) -> Heads:
+def _find_moved_book_heads(now: datetime) -> Heads:
     """The heads of the books of energy and budgets with new entries that no recent seal
     includes."""
     settled = AuditSeal.objects.filter(at__lt=now - _LATEST_COMMIT).order_by("-number").first()
@@ -131,11 +135,11 @@ def _moved_books(now: datetime) -> Heads:
     recent = AuditSeal.objects.filter(at__gt=since) if since else AuditSeal.objects.all()
     told: Heads = {}
     for body in recent.order_by("number").values_list("body", flat=True):
-        told |= {name: (seq, head) for name, (seq, head) in _said(body, "books").items()}
-    return signed_books.moved_heads(since, told)
+        told |= {name: (seq, head) for name, (seq, head) in _read_seal_part(body, "books").items()}
+    return signed_books.find_moved_heads(since, told)
 
 
-def _said(body: Any, name: str) -> dict[str, Any]:
+def _read_seal_part(body: Any, name: str) -> dict[str, Any]:
     """What a seal says of chains or books; nothing if it was changed so that it cannot be read,
     which verifying finds."""
     try:
@@ -148,7 +152,7 @@ def _said(body: Any, name: str) -> dict[str, Any]:
     return said if is_whole else {}
 
 
-def _heads(rows: Any) -> Heads:
+def _read_heads(rows: Any) -> Heads:
     found = rows.values_list("writer", "seq", "hash")
     # SQLite takes a value of any type; verifying finds such an entry.
     sound = [each for each in found if tuple(map(type, each)) == (str, int, str)]
@@ -158,7 +162,7 @@ def _heads(rows: Any) -> Heads:
 # Looking
 
 
-class Looked(NamedTuple):
+class CheckedSeal(NamedTuple):
     """A seal with what is wrong with it."""
 
     seal: AuditSeal
@@ -166,35 +170,37 @@ class Looked(NamedTuple):
     problem: str
 
 
-def looked(seals: Iterable[AuditSeal], number: int = 0, head: str = GENESIS) -> Iterator[Looked]:
+def check_seals(
+    seals: Iterable[AuditSeal], number: int = 0, head: str = GENESIS
+) -> Iterator[CheckedSeal]:
     """Seals in order, from the one after ``number``, whose hash was ``head``."""
     for each in seals:
-        problem = seal_problem(each)
+        problem = explain_seal_problem(each)
         if each.number != number + 1:
             problem = f"the checkpoints before it are missing, from number {number + 1} on"
         elif not problem and each.prev != head:
             problem = "it does not follow the checkpoint before it"
-        yield Looked(each, {} if problem else heads_of(each), problem)
+        yield CheckedSeal(each, {} if problem else read_chain_heads(each), problem)
         number = each.number
         head = each.hash
 
 
-def heads_of(each: AuditSeal) -> Heads:
+def read_chain_heads(each: AuditSeal) -> Heads:
     """What a seal that holds says of the chains."""
     return {writer: (seq, head) for writer, (seq, head) in json.loads(each.body)["heads"].items()}
 
 
-def books_of(each: AuditSeal) -> Heads:
+def read_book_heads(each: AuditSeal) -> Heads:
     """What a seal that holds says of the books of energy and budgets."""
     return {
         name: (seq, head) for name, (seq, head) in json.loads(each.body).get("books", {}).items()
     }
 
 
-def seal_problem(each: AuditSeal) -> str:
+def explain_seal_problem(each: AuditSeal) -> str:
     """Why this seal, looked at alone, cannot be what was written; empty when it can."""
     try:
-        if not signed(each.key_id, "seal", each.body, each.hash):
+        if not verify_signature(each.key_id, "seal", each.body, each.hash):
             return "its text does not match its signature"
     except ConfigInvalid as error:
         return f"it cannot be verified. {error.message} {error.remedy}"
@@ -207,6 +213,6 @@ def seal_problem(each: AuditSeal) -> str:
     )
 
 
-def line_of(each: AuditSeal) -> str:
+def format_seal_line(each: AuditSeal) -> str:
     """A seal as it is kept outside: one line of JSON."""
     return json.dumps({"seal": each.body, "key_id": each.key_id, "hash": each.hash})

@@ -12,7 +12,7 @@ from typing import Any
 from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 
-from mcpregistry.db import database_now, streamed
+from mcpregistry.db import read_database_now, stream_rows
 from mcpregistry.models import Budget, BudgetEntry, BudgetPeriod, EnergyEntry, EnergyPool
 from mcpregistry.models.audit import GENESIS, AuditArchive, AuditEntry
 
@@ -46,18 +46,18 @@ TABLES = {
 # Seals
 
 
-def moved_heads(since: datetime | None, told: Heads) -> Heads:
+def find_moved_heads(since: datetime | None, told: Heads) -> Heads:
     """The heads of books with entries after ``since`` that are not told yet."""
     found: Heads = {}
     for tables in TABLES.values():
         rows = tables.book.objects.filter(book_seq__gt=0)
         rows = rows.filter(book_at__gt=since) if since else rows
-        for row in streamed(rows.order_by()):
+        for row in stream_rows(rows.order_by()):
             found[row.book_name] = (row.book_seq, row.book_hash)
     return {name: head for name, head in found.items() if told.get(name) != head}
 
 
-def lost_heads(
+def find_lost_heads(
     heads: Iterable[tuple[str, tuple[int, str]]], surely_there: Collection[str]
 ) -> Iterator[str]:
     """One sentence for each book that does not reach as far as it was sealed.
@@ -69,16 +69,18 @@ def lost_heads(
     for name, head in heads:
         by_book.setdefault(name, []).append(head)
     for name, own in by_book.items():
-        tables, key = _parts(name)
+        tables, key = _parse_book_name(name)
         if not is_gone(name):
-            yield from _lost_entries(name, tables.entries(key), own)
+            yield from _find_lost_entries(name, tables.entries(key), own)
         elif not is_deletion_recorded(name) and (
             name in surely_there or not AuditArchive.objects.exists()
         ):
             yield f"The book {name} is missing, although a checkpoint covers it and no audit entry records its deletion."
 
 
-def _lost_entries(name: str, entries: QuerySet[Any], heads: list[tuple[int, str]]) -> Iterator[str]:
+def _find_lost_entries(
+    name: str, entries: QuerySet[Any], heads: list[tuple[int, str]]
+) -> Iterator[str]:
     """Of a book that is there."""
     first = entries.values_list("seq", flat=True).first()
     sealed = iter(heads)
@@ -100,11 +102,11 @@ def is_deletion_recorded(name: str) -> bool:
 
 def is_gone(name: str) -> bool:
     """Whether there is no such book any more."""
-    tables, key = _parts(name)
+    tables, key = _parse_book_name(name)
     return not tables.book.objects.filter(pk=key).exists()
 
 
-def _parts(name: str) -> tuple[BookTables, str]:
+def _parse_book_name(name: str) -> tuple[BookTables, str]:
     kind, _, key = name.partition(":")
     return TABLES[kind], key
 
@@ -112,15 +114,15 @@ def _parts(name: str) -> tuple[BookTables, str]:
 # Balances
 
 
-def balance_problems() -> Iterator[str]:
+def find_balance_problems() -> Iterator[str]:
     """One sentence for each book whose balance is not that of its last entry. Reads one entry of
     each."""
     for kind in TABLES:
-        yield from head_problems(kind)
-    yield from unbalanced_periods(database_now())
+        yield from find_head_problems(kind)
+    yield from find_unbalanced_periods(read_database_now())
 
 
-def head_problems(kind: str) -> Iterator[str]:
+def find_head_problems(kind: str) -> Iterator[str]:
     """One sentence for each book of this kind that does not end with its last entry, or whose level
     is another.
 
@@ -132,13 +134,13 @@ def head_problems(kind: str) -> Iterator[str]:
         .order_by("-seq")
         .values("pk")[:1]
     )
-    for book in streamed(tables.book.objects.annotate(last=Subquery(last)).order_by("pk")):
+    for book in stream_rows(tables.book.objects.annotate(last=Subquery(last)).order_by("pk")):
         entry = tables.entry.objects.filter(pk=book.last).first() if book.last else None
-        if problem := _head_problem(book, entry):
+        if problem := _explain_head_problem(book, entry):
             yield f"{book.slug}: {problem}"
 
 
-def _head_problem(book: Any, entry: Any) -> str:
+def _explain_head_problem(book: Any, entry: Any) -> str:
     named = (book.book_seq, book.book_hash, book.book_at)
     # seals follow ``book_at``
     if named != ((entry.seq, entry.hash, entry.at) if entry else (0, GENESIS, None)):
@@ -161,15 +163,15 @@ def is_level_of(pool: EnergyPool, entry: EnergyEntry) -> bool:
     )
 
 
-def unbalanced_periods(now: datetime) -> Iterator[str]:
+def find_unbalanced_periods(now: datetime) -> Iterator[str]:
     """Periods of budgets that go on, and have spent something else than the entries of their budget
     say."""
-    going_on = with_signed_spending(BudgetPeriod.objects.filter(end__gt=now))
+    going_on = annotate_signed_spending(BudgetPeriod.objects.filter(end__gt=now))
     for period in going_on.exclude(spent=F("signed")).select_related("budget"):
         yield f"{period.budget.slug}: the period that began {period.start:%Y-%m-%d %H:%M}"
 
 
-def with_signed_spending(periods: QuerySet[BudgetPeriod]) -> QuerySet[Any]:
+def annotate_signed_spending(periods: QuerySet[BudgetPeriod]) -> QuerySet[Any]:
     """Each with ``signed``: what it has spent by the last entry of its budget.
 
     If that is of another period, because somebody has changed where periods begin, the sum of the
@@ -189,7 +191,7 @@ def with_signed_spending(periods: QuerySet[BudgetPeriod]) -> QuerySet[Any]:
 # Chains
 
 
-def broken_chains(kind: str, after: Heads | None = None) -> Iterator[str]:
+def find_broken_chains(kind: str, after: Heads | None = None) -> Iterator[str]:
     """One sentence for each signed entry that does not follow from the one before it.
 
     Reads all of them, or those after the heads in ``after``.
@@ -198,17 +200,17 @@ def broken_chains(kind: str, after: Heads | None = None) -> Iterator[str]:
     for book in tables.book.objects.order_by("pk"):
         before = None
         (since, _) = (after or {}).get(book.book_name, (0, ""))
-        changed = _last_change(book)
-        for entry in streamed(tables.entries(book.pk).filter(seq__gte=since)):
-            problem = entry.problem(book.book_name) or _break_between(before, entry)
+        changed = _find_last_change(book)
+        for entry in stream_rows(tables.entries(book.pk).filter(seq__gte=since)):
+            problem = entry.problem(book.book_name) or _explain_break(before, entry)
             if before and not problem and changed <= before.seq < book.book_seq:
-                problem = _gain_between(book, before, entry)
+                problem = _explain_gain(book, before, entry)
             if problem:
                 yield f"{book.slug}: entry {entry.pk}: {problem}"
             before = entry
 
 
-def _break_between(before: Any, entry: Any) -> str:
+def _explain_break(before: Any, entry: Any) -> str:
     if before is None:
         return ""
     if (entry.seq, entry.prev) != (before.seq + 1, before.hash):
@@ -222,7 +224,7 @@ def _break_between(before: Any, entry: Any) -> str:
     return ""
 
 
-def _last_change(book: Any) -> int:
+def _find_last_change(book: Any) -> int:
     """The number of the entry from which on energy comes back at the rate that the pool has now."""
     settings = EnergyEntry.objects.filter(
         pool=book.pk, kind=EnergyEntry.Kind.SETTING, seq__lte=book.book_seq
@@ -235,7 +237,7 @@ def _last_change(book: Any) -> int:
     return last or 0
 
 
-def _gain_between(book: Any, before: Any, entry: Any) -> str:
+def _explain_gain(book: Any, before: Any, entry: Any) -> str:
     """Whether a pool held more than can have come back. It may hold less, because clocks differ."""
     if not isinstance(book, EnergyPool):
         return ""

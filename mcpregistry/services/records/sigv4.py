@@ -18,7 +18,7 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class SigningKeys:
     """Whose request it is. ``repr`` shows no secret."""
 
     key_id: str
@@ -27,8 +27,14 @@ class Keys:
     service: str = "s3"
 
 
-def signed(
-    method: str, url: str, body: bytes, headers: Mapping[str, str], *, keys: Keys, now: datetime
+def sign_request(
+    method: str,
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    keys: SigningKeys,
+    now: datetime,
 ) -> dict[str, str]:
     """``headers`` and those that the signature takes, its own among them. The URL has no query, and
     is encoded."""
@@ -51,17 +57,17 @@ def signed(
     to_sign = "\n".join(
         [_ALGORITHM, stamp, scope, hashlib.sha256("\n".join(lines).encode()).hexdigest()]
     )
-    signature = hmac.new(_key(keys, stamp[:8]), to_sign.encode(), hashlib.sha256).hexdigest()
+    signature = hmac.new(_derive_key(keys, stamp[:8]), to_sign.encode(), hashlib.sha256).hexdigest()
     own = f"{_ALGORITHM} Credential={keys.key_id}/{scope}, SignedHeaders={names}, Signature={signature}"
     return given | {"Authorization": own}
 
 
-def path_of(*names: str) -> str:
+def encode_path(*names: str) -> str:
     """Names as a path, encoded as S3 wants it: everything but letters, digits and ``-._~``."""
     return "/".join(quote(name, safe="-._~") for name in names)
 
 
-def _key(keys: Keys, day: str) -> bytes:
+def _derive_key(keys: SigningKeys, day: str) -> bytes:
     key = f"AWS4{keys.secret}".encode()
     for part in (day, keys.region, keys.service, "aws4_request"):
         key = hmac.new(key, part.encode(), hashlib.sha256).digest()

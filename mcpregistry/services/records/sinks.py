@@ -25,9 +25,9 @@ from django.conf import settings
 from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.models.audit import AuditSeal
 from mcpregistry.models.figure import Figure
-from mcpregistry.models.signing import signed
+from mcpregistry.models.signing import verify_signature
 from mcpregistry.services.records import archives, chains, remote_sinks
-from mcpregistry.services.records.seals import line_of
+from mcpregistry.services.records.seals import format_seal_line
 
 log = structlog.get_logger(__name__)
 
@@ -36,14 +36,14 @@ _SENT = "audit.syslog"  # the figure that says which seal syslog has got last
 _PAGE = 500
 
 
-def deliver() -> None:
+def deliver_seals() -> None:
     """Hand over the seals that each configured place lacks. One that fails is told of in the log,
     and tried next time."""
     for name, place, hand_over in (
-        ("file", settings.AUDIT_FILE, to_file),
-        ("syslog", settings.AUDIT_SYSLOG, to_syslog),
-        ("webhook", settings.AUDIT_WEBHOOK, remote_sinks.to_webhook),
-        ("bucket", settings.AUDIT_BUCKET, remote_sinks.to_bucket),
+        ("file", settings.AUDIT_FILE, deliver_to_file),
+        ("syslog", settings.AUDIT_SYSLOG, deliver_to_syslog),
+        ("webhook", settings.AUDIT_WEBHOOK, remote_sinks.deliver_to_webhook),
+        ("bucket", settings.AUDIT_BUCKET, remote_sinks.deliver_to_bucket),
     ):
         try:
             if place:
@@ -55,15 +55,15 @@ def deliver() -> None:
             )
 
 
-def problems() -> Iterator[str]:
+def find_sink_problems() -> Iterator[str]:
     """What is wrong with the settings of the places, without a word of a secret; a system check
     asks at each start."""
-    for name, url in remote_sinks.configured():
-        if problem := remote_sinks.check(name, url):
+    for name, url in remote_sinks.list_configured_sinks():
+        if problem := remote_sinks.check_sink_settings(name, url):
             yield problem
     try:
         if settings.AUDIT_SYSLOG:
-            syslog_address(settings.AUDIT_SYSLOG)
+            parse_syslog_address(settings.AUDIT_SYSLOG)
     except ValueError as error:
         yield str(error)
     for network in settings.AUDIT_NETWORKS:
@@ -73,16 +73,16 @@ def problems() -> Iterator[str]:
             yield f"SLIPSNISSE_AUDIT_NETWORKS must be networks such as 10.0.0.0/8, comma-separated: {error}."
 
 
-def to_file(path: str) -> int:
+def deliver_to_file(path: str) -> int:
     """Append to the file, and to the disk, what it lacks; returns how many. Raises OSError,
     ValueError for another file."""
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     with os.fdopen(descriptor, "rb+", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # of two workers each seal is written by one
-        last, whole = _last_line(file)
-        number = _number_of(last) if last else 0
+        last, whole = _read_last_line(file)
+        number = _read_seal_number(last) if last else 0
         lines = [
-            line_of(each)
+            format_seal_line(each)
             for each in AuditSeal.objects.filter(number__gt=number).order_by("number")[:AT_ONCE]
         ]
         if lines:
@@ -92,7 +92,7 @@ def to_file(path: str) -> int:
     return len(lines)
 
 
-def _number_of(line: bytes) -> int:
+def _read_seal_number(line: bytes) -> int:
     try:
         return int(json.loads(json.loads(line)["seal"])["number"])
     except (KeyError, TypeError) as error:
@@ -101,7 +101,7 @@ def _number_of(line: bytes) -> int:
         ) from error
 
 
-def _last_line(file: BinaryIO) -> tuple[bytes, bool]:
+def _read_last_line(file: BinaryIO) -> tuple[bytes, bool]:
     """The last whole line, and whether nothing comes after it."""
     size = file.seek(0, os.SEEK_END)
     step = 64 * 1024
@@ -113,14 +113,14 @@ def _last_line(file: BinaryIO) -> tuple[bytes, bool]:
     return (lines[-2] if len(lines) > 1 else b""), found.endswith(b"\n") or not found
 
 
-def to_syslog(address: str) -> int:
+def deliver_to_syslog(address: str) -> int:
     """Send what was not sent yet, without the heads, for a datagram is short: the signature stands
     for them."""
     sent, _ = Figure.objects.get_or_create(name=_SENT, labels="{}")
     seals = [*AuditSeal.objects.filter(number__gt=sent.value).order_by("number")[:AT_ONCE]]
     if not seals:
         return 0
-    handler = _Syslog(syslog_address(address), SysLogHandler.LOG_AUTH)
+    handler = _Syslog(parse_syslog_address(address), SysLogHandler.LOG_AUTH)
     try:
         for each in seals:
             said = f"slipsnisse: audit seal {each.number} at {each.at.isoformat()} key {each.key_id} signature {each.hash}"
@@ -136,7 +136,7 @@ class _Syslog(SysLogHandler):
         raise  # noqa: PLE0704  it is called where the error was caught
 
 
-def syslog_address(text: str) -> str | tuple[str, int]:
+def parse_syslog_address(text: str) -> str | tuple[str, int]:
     """``/dev/log`` or ``udp://HOST:PORT``. Raises ValueError for anything else."""
     if text.startswith("/"):
         return text
@@ -160,7 +160,9 @@ def is_seal(line: str) -> bool:
     return '"seal"' in line
 
 
-def missing(lines: Iterable[str], known: archives.Archives | None = None) -> Iterator[str]:
+def find_missing_seals(
+    lines: Iterable[str], known: archives.Archives | None = None
+) -> Iterator[str]:
     """One sentence for each kept seal that the database no longer has as it was, and for each chain
     that is shorter.
 
@@ -173,7 +175,7 @@ def missing(lines: Iterable[str], known: archives.Archives | None = None) -> Ite
         for each in page:
             body = json.loads(each["seal"])
             rows[body["number"]] = each["hash"]
-            if _ours(each):
+            if _is_own_line(each):
                 ends |= {writer: (seq, head) for writer, (seq, head) in body["heads"].items()}
             else:
                 yield f"Checkpoint {body['number']} of the file does not match its signature."
@@ -181,11 +183,11 @@ def missing(lines: Iterable[str], known: archives.Archives | None = None) -> Ite
         for number, signature in rows.items():
             if found.get(number) != signature:
                 yield f"Checkpoint {number} is in the file, but {'was changed in' if number in found else 'is missing from'} the database."
-    yield from chains.missing_ends(ends.items(), known or archives.read())
+    yield from chains.find_missing_ends(ends.items(), known or archives.load_archives())
 
 
-def _ours(line: dict[str, str]) -> bool:
+def _is_own_line(line: dict[str, str]) -> bool:
     try:
-        return signed(line["key_id"], "seal", line["seal"], line["hash"])
+        return verify_signature(line["key_id"], "seal", line["seal"], line["hash"])
     except ConfigInvalid:
         return False

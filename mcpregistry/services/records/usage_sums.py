@@ -3,8 +3,9 @@
 First those of each day that is over, by endpoint and tool and by who called, once; of them the sums
 of every period that pages ask for, as they will ask in this hour, and in the next, until its first
 pass. They are made of counted hours and checked against them by whoever reads
-(``queries.usage_sums.stored``): nothing has to be taken back when an hour changes. After an upgrade
-days are made a month a pass, and periods when all days are there; until then pages read the hours.
+(``queries.usage_sums.load_stored_sums``): nothing has to be taken back when an hour changes. After
+an upgrade days are made a month a pass, and periods when all days are there; until then pages read
+the hours.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ from typing import NamedTuple
 
 from django.db import transaction
 
-from mcpregistry.db import one_moment
-from mcpregistry.domain.usage import DAY, HOUR, spans
+from mcpregistry.db import open_snapshot
+from mcpregistry.domain.usage import DAY, HOUR, split_time_range
 from mcpregistry.domain.usage_sums import (
     PARTS,
-    Kind,
-    Line,
-    Lines,
     Sums,
-    grouped,
-    joined,
-    lines_of,
-    packed,
-    unpacked,
+    UsageKind,
+    UsageLine,
+    UsageLines,
+    build_lines,
+    group_sums,
+    join_sums,
+    pack_lines,
+    unpack_lines,
 )
 from mcpregistry.models import CountedSpan, UsageSums
-from mcpregistry.models.usage import Span
+from mcpregistry.models.usage import SpanLength
 from mcpregistry.queries import overview, usage
-from mcpregistry.queries.usage_sums import Agreed, added_up, name_of
+from mcpregistry.queries.usage_sums import Agreed, add_up_spans, name_of
 
 OF_A_DAY = "a day"
 _DAYS_IN_ONE_PASS = 31
-_OF_DAYS = (Kind.BY_ENDPOINT, Kind.CALLERS)  # the others are sums of these
+_OF_DAYS = (UsageKind.BY_ENDPOINT, UsageKind.CALLERS)  # the others are sums of these
 
 
 class Window(NamedTuple):
@@ -51,30 +52,32 @@ class Window(NamedTuple):
     begins: datetime
     since: datetime
     until: datetime
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[UsageKind, ...] = ()
 
 
-def windows(until: datetime) -> list[Window]:
+def list_windows(until: datetime) -> list[Window]:
     """What pages ask for while hours are counted up to ``until``: in the hour after it, and in the
     next one."""
     found = []
     for hour in (until, until + HOUR):
         for each in usage.PERIODS.values():
             since = each.since(hour)
-            found.append(Window(each.name, since - HOUR * each.hours, since, until, tuple(Kind)))
+            found.append(
+                Window(each.name, since - HOUR * each.hours, since, until, tuple(UsageKind))
+            )
         for bars in overview.PERIODS.values():
             first = bars.first(hour)
             found.append(Window(bars.name, first, first, until))
     return list(dict.fromkeys(found))
 
 
-def refresh(now: datetime) -> int:
+def refresh_sums(now: datetime) -> int:
     """Make what is not there or does not agree with the hours any more. Returns how many sums were
     made."""
-    until = usage.counted_hours(now)
+    until = usage.find_counted_end(now)
     if until is None:
         return 0
-    wanted = windows(until)
+    wanted = list_windows(until)
     begins = min(window.begins for window in wanted)
     hours = _Hours(begins, until)
     there = hours.there
@@ -85,18 +88,18 @@ def refresh(now: datetime) -> int:
     ]
     for day in days[:_DAYS_IN_ONE_PASS]:
         _make_day(day)
-    missing = [name for name in _names(wanted) if name not in there]
+    missing = [name for name in _list_places(wanted) if name not in there]
     made = len(days[:_DAYS_IN_ONE_PASS])
     if missing and len(days) <= _DAYS_IN_ONE_PASS:
-        made += _make(wanted, begins, until)
-    _forget(begins, {*_names(wanted)})
+        made += _make_sums(wanted, begins, until)
+    _forget(begins, {*_list_places(wanted)})
     return made
 
 
 Place = tuple[str, datetime, datetime]
 
 
-def _names(wanted: Iterable[Window]) -> list[Place]:
+def _list_places(wanted: Iterable[Window]) -> list[Place]:
     found = []
     for window in wanted:
         names = [name_of(kind, window.name) for kind in window.kinds] or [
@@ -116,7 +119,7 @@ class _Hours:
 
     def __post_init__(self) -> None:
         within = CountedSpan.objects.filter(
-            span=Span.HOUR, begins__gte=self.begins, begins__lt=self.until
+            span=SpanLength.HOUR, begins__gte=self.begins, begins__lt=self.until
         )
         rows = within.order_by("begins").values_list("begins", "calls", "errors", "unsettled")
         object.__setattr__(self, "rows", list(rows))
@@ -134,7 +137,7 @@ class _Hours:
         ]
         return [[0, *accumulate(column)] for column in columns]
 
-    def agreed(self, begins: datetime, until: datetime) -> Agreed:
+    def read_agreed_figures(self, begins: datetime, until: datetime) -> Agreed:
         """What readers ask for of a part of it."""
         first = bisect_left(self._at, begins)
         last = bisect_left(self._at, until)
@@ -144,7 +147,7 @@ class _Hours:
     def days(self) -> list[datetime]:
         """Those whose hours were added up, and that lie whole within it."""
         within = CountedSpan.objects.filter(
-            span=Span.DAY, begins__gte=self.begins, begins__lte=self.until - DAY
+            span=SpanLength.DAY, begins__gte=self.begins, begins__lte=self.until - DAY
         )
         return sorted(within.values_list("begins", flat=True))
 
@@ -156,102 +159,110 @@ class _Hours:
         return {
             (name, begins, until)
             for name, begins, until, *found in rows.values_list(*columns)
-            if self.agreed(begins, until) == Agreed(*found)
+            if self.read_agreed_figures(begins, until) == Agreed(*found)
         }
 
 
 def _make_day(day: datetime) -> None:
-    with one_moment():
+    with open_snapshot():
         hours = _Hours(day, day + DAY)
-        sums = {kind: added_up(PARTS[kind], day, day + DAY) for kind in _OF_DAYS}
+        sums = {kind: add_up_spans(PARTS[kind], day, day + DAY) for kind in _OF_DAYS}
     _write(
         [
-            _row((name_of(kind, OF_A_DAY), day, day + DAY), hours, lines_of(found, {}))
+            _make_row((name_of(kind, OF_A_DAY), day, day + DAY), hours, build_lines(found, {}))
             for kind, found in sums.items()
         ]
     )
 
 
-def _make(wanted: Sequence[Window], begins: datetime, until: datetime) -> int:
+def _make_sums(wanted: Sequence[Window], begins: datetime, until: datetime) -> int:
     """All periods of one moment: between the edges of any of them everything is added up once."""
-    with one_moment():
+    with open_snapshot():
         hours = _Hours(begins, until)
-        rows = [row for kind in _OF_DAYS for row in _rows(kind, wanted, hours)]
+        rows = [row for kind in _OF_DAYS for row in _iterate_rows(kind, wanted, hours)]
     _write(rows)
     return len(rows)
 
 
-def _rows(kind: Kind, wanted: Sequence[Window], hours: _Hours) -> Iterator[UsageSums]:
+def _iterate_rows(kind: UsageKind, wanted: Sequence[Window], hours: _Hours) -> Iterator[UsageSums]:
     edges = sorted(
         {edge for window in wanted for edge in (window.begins, window.since, window.until)}
     )
-    days = _days(kind, hours)
+    days = _find_agreeing_days(kind, hours)
     parts = {
-        first: _between(kind, first, last, days)
+        first: _load_sums_between(kind, first, last, days)
         for first, last in pairwise(edges)
-        if hours.agreed(first, last).calls
+        if hours.read_agreed_figures(first, last).calls
     }
     for window in wanted:
-        now = joined(sums for first, sums in parts.items() if window.since <= first)
-        before = joined(
+        now = join_sums(sums for first, sums in parts.items() if window.since <= first)
+        before = join_sums(
             sums for first, sums in parts.items() if window.begins <= first < window.since
         )
-        for name, lines in _of_window(kind, window, now, before):
-            yield _row((name, window.begins, window.until), hours, lines)
+        for name, lines in _iterate_window_lines(kind, window, now, before):
+            yield _make_row((name, window.begins, window.until), hours, lines)
 
 
-def _of_window(kind: Kind, window: Window, now: Sums, before: Sums) -> Iterator[tuple[str, Lines]]:
+def _iterate_window_lines(
+    kind: UsageKind, window: Window, now: Sums, before: Sums
+) -> Iterator[tuple[str, UsageLines]]:
     if kind in window.kinds:
-        yield name_of(kind, window.name), lines_of(now, before)
-    if kind is Kind.BY_ENDPOINT:
-        yield from _of_tools(window, grouped(now, (1, 2)), grouped(before, (1, 2)))
+        yield name_of(kind, window.name), build_lines(now, before)
+    if kind is UsageKind.BY_ENDPOINT:
+        yield from _iterate_tool_lines(window, group_sums(now, (1, 2)), group_sums(before, (1, 2)))
 
 
-def _of_tools(window: Window, now: Sums, before: Sums) -> Iterator[tuple[str, Lines]]:
+def _iterate_tool_lines(
+    window: Window, now: Sums, before: Sums
+) -> Iterator[tuple[str, UsageLines]]:
     if window.kinds:
-        yield name_of(Kind.TOOLS, window.name), lines_of(now, before, advised=True)
+        yield name_of(UsageKind.TOOLS, window.name), build_lines(now, before, advised=True)
         yield (
-            name_of(Kind.SERVERS, window.name),
-            lines_of(grouped(now, (0,)), grouped(before, (0,))),
+            name_of(UsageKind.SERVERS, window.name),
+            build_lines(group_sums(now, (0,)), group_sums(before, (0,))),
         )
     else:
-        lines = lines_of(now, {})
-        busy = sorted((row for row in lines.rows if row.name[0]), key=_calls, reverse=True)
+        lines = build_lines(now, {})
+        busy = sorted((row for row in lines.rows if row.name[0]), key=_count_calls, reverse=True)
         yield overview.sums_name(window.name), lines._replace(rows=busy[: overview.BUSIEST])
 
 
-def _calls(line: Line) -> int:
+def _count_calls(line: UsageLine) -> int:
     return line.now.calls if line.now else 0
 
 
-def _days(kind: Kind, hours: _Hours) -> set[datetime]:
+def _find_agreeing_days(kind: UsageKind, hours: _Hours) -> set[datetime]:
     """Whose sums are there and agree."""
     name = name_of(kind, OF_A_DAY)
     return {begins for found, begins, _ in hours.there if found == name}
 
 
-def _between(kind: Kind, first: datetime, last: datetime, days: set[datetime]) -> Sums:
-    whole, around = spans(first, last, days)
+def _load_sums_between(
+    kind: UsageKind, first: datetime, last: datetime, days: set[datetime]
+) -> Sums:
+    whole, around = split_time_range(first, last, days)
     name = name_of(kind, OF_A_DAY)
     parts = []
     for day in whole:
         body = UsageSums.objects.values_list("body", flat=True).get(
             name=name, begins=day, until=day + DAY
         )
-        lines = unpacked(body)
-        parts.append(_now(lines) if lines else added_up(PARTS[kind], day, day + DAY))
-    parts += [added_up(PARTS[kind], *each) for each in around]
-    return joined(parts)
+        lines = unpack_lines(body)
+        parts.append(
+            _load_current_sums(lines) if lines else add_up_spans(PARTS[kind], day, day + DAY)
+        )
+    parts += [add_up_spans(PARTS[kind], *each) for each in around]
+    return join_sums(parts)
 
 
-def _now(lines: Lines) -> Sums:
+def _load_current_sums(lines: UsageLines) -> Sums:
     return {line.name: line.now for line in lines.rows if line.now}
 
 
-def _row(place: Place, hours: _Hours, lines: Lines) -> UsageSums:
+def _make_row(place: Place, hours: _Hours, lines: UsageLines) -> UsageSums:
     name, begins, until = place
-    found = hours.agreed(begins, until)._asdict()
-    return UsageSums(name=name, begins=begins, until=until, body=packed(lines), **found)
+    found = hours.read_agreed_figures(begins, until)._asdict()
+    return UsageSums(name=name, begins=begins, until=until, body=pack_lines(lines), **found)
 
 
 def _write(rows: Sequence[UsageSums]) -> None:

@@ -20,23 +20,23 @@ from itertools import chain, islice
 import structlog
 
 from mcpregistry.database_errors import is_passing
-from mcpregistry.db import streamed
+from mcpregistry.db import stream_rows
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.text.canonical import canonical
+from mcpregistry.domain.text.canonical import encode_canonical_json
 from mcpregistry.models import Conversation, Invocation
 from mcpregistry.models.audit import GENESIS, AuditEntry, AuditSeal, AuditVerification
-from mcpregistry.models.signing import newest_key, signature, signed
+from mcpregistry.models.signing import newest_key, signature, verify_signature
 from mcpregistry.services.records import (
     archives,
-    bound,
-    bound_messages,
     chains,
     newest_seal,
     seals,
     signed_books,
-    unwritten,
+    signed_calls,
+    signed_messages,
+    unrecorded_rows,
 )
-from mcpregistry.services.records.archives import Archives, Stand
+from mcpregistry.services.records.archives import Archives, ChainStand
 
 log = structlog.get_logger(__name__)
 
@@ -65,8 +65,8 @@ _UNREADABLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What a verification found, in sentences. ``notes`` are no faults."""
+class VerificationReport:
+    """What a verification found, in sentences. ``iterate_notes`` are no faults."""
 
     at: datetime
     full: bool
@@ -78,17 +78,17 @@ class Report:
 
 
 @dataclass(slots=True)
-class State:
+class VerificationState:
     """Until where the log was verified; ``sealed``: how many entries of each writer a seal has told
     of."""
 
     seal: int = 0
     head: str = GENESIS  # of that seal
-    stands: dict[str, Stand] = field(default_factory=dict)
+    stands: dict[str, ChainStand] = field(default_factory=dict)
     sealed: dict[str, int] = field(default_factory=dict)
     mark: int = 0  # the newest entry
     # up to where older entries were read again in this round
-    again: tuple[str, Stand] | None = None
+    again: tuple[str, ChainStand] | None = None
     archives: tuple[int, str] | None = None  # the last record of archives, and its signature
     calls: str = ""  # the last call that was looked for in the log in this round
     conversations: str = ""  # the same of conversations
@@ -98,41 +98,45 @@ class State:
     books: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
-def verify(now: datetime, *, full: bool = False, known: Archives | None = None) -> Report:
+def verify_log(
+    now: datetime, *, full: bool = False, known: Archives | None = None
+) -> VerificationReport:
     """Verify the log, note what was found, return it. ``full`` reads all of it; ``known``: whose
     files were read, perhaps."""
     began = time.monotonic()
-    known = known or archives.read()
-    look = _looked(now, known, full=full)
+    known = known or archives.load_archives()
+    look = _run_verification(now, known, full=full)
     for _ in range(_TRIES):
-        if not (look.problems and known.stale()):
+        if not (look.problems and known.is_stale()):
             break
-        known = known.renewed()  # it may be that entries were archived before they were looked at
-        look = _looked(now, known, full=full)
+        known = (
+            known.reload_archives()
+        )  # it may be that entries were archived before they were looked at
+        look = _run_verification(now, known, full=full)
     look.problems = [*dict.fromkeys(look.problems)]
     if not look.problems:
         look.keep()
-    report = Report(
+    report = VerificationReport(
         now,
         look.full,
         look.entries,
         len(look.state.stands),
         tuple(look.problems[:MOST_TOLD]),
-        tuple(look.notes()),
+        tuple(look.iterate_notes()),
         time.monotonic() - began,
     )
     _note(report, look.state)
     return report
 
 
-def _looked(now: datetime, known: Archives, *, full: bool) -> _Look:
-    before, told = noted()
-    state = State() if full else before
-    look = _Look(now, state, known, before, full=full or not state.seal)
+def _run_verification(now: datetime, known: Archives, *, full: bool) -> _Verification:
+    before, told = load_verification_state()
+    state = VerificationState() if full else before
+    look = _Verification(now, state, known, before, full=full or not state.seal)
     look.expects_note = not (full or told)
     look.problems += [told] if told and not full else []
     try:
-        look.all()
+        look.verify_all()
     except Exception as error:
         if is_passing(error):
             raise
@@ -141,12 +145,12 @@ def _looked(now: datetime, known: Archives, *, full: bool) -> _Look:
     return look
 
 
-def last_report() -> Report | None:
+def load_last_report() -> VerificationReport | None:
     """What the last verification found; None before the first."""
     row = AuditVerification.objects.filter(pk=1).first()
     if row is None:
         return None
-    return Report(
+    return VerificationReport(
         row.at,
         row.full,
         row.entries,
@@ -157,24 +161,24 @@ def last_report() -> Report | None:
     )
 
 
-def noted() -> tuple[State, str]:
+def load_verification_state() -> tuple[VerificationState, str]:
     """Where the last verification ended, and why that cannot be believed; the beginning if so."""
     row = AuditVerification.objects.filter(pk=1).first()
     if row is None or not row.state:
-        return State(), ""
+        return VerificationState(), ""
     if not all(isinstance(text, str) for text in (row.key_id, row.state, row.hash)):
-        return State(), _FORGED_NOTE
+        return VerificationState(), _FORGED_NOTE
     try:
-        if not signed(row.key_id, "verified", row.state, row.hash):
-            return State(), _FORGED_NOTE
+        if not verify_signature(row.key_id, "verified", row.state, row.hash):
+            return VerificationState(), _FORGED_NOTE
     except ConfigInvalid as error:  # a key was taken off the ring, or so it says
         return (
-            State(),
+            VerificationState(),
             f"The state of the last verification cannot be verified, so the whole log was read again. {error.message}",
         )
     said = json.loads(row.state)
-    stands = {writer: Stand(*stand) for writer, stand in said["stands"].items()}
-    again = (said["again"][0], Stand(*said["again"][1])) if said["again"] else None
+    stands = {writer: ChainStand(*stand) for writer, stand in said["stands"].items()}
+    again = (said["again"][0], ChainStand(*said["again"][1])) if said["again"] else None
     archived = tuple(said["archives"]) if said["archives"] else None
     seals_again = tuple(said["seals_again"]) if said.get("seals_again") else None
     books = {name: (seq, head) for name, (seq, head) in said.get("books", {}).items()}
@@ -185,14 +189,14 @@ def noted() -> tuple[State, str]:
         "seals_again": seals_again,
         "books": books,
     }
-    return State(**said | read), ""
+    return VerificationState(**said | read), ""
 
 
-def _note(report: Report, state: State) -> None:
+def _note(report: VerificationReport, state: VerificationState) -> None:
     """Where something is wrong, the next verification begins where this one did."""
     row = asdict(report) | {"intact": not report.problems}
     if not report.problems:
-        text = canonical(asdict(state))
+        text = encode_canonical_json(asdict(state))
         key_id = newest_key()
         row |= {"state": text, "key_id": key_id, "hash": signature(key_id, "verified", text)}
     AuditVerification.objects.update_or_create(
@@ -200,11 +204,17 @@ def _note(report: Report, state: State) -> None:
     )
 
 
-class _Look:
+class _Verification:
     """One verification under way."""
 
     def __init__(
-        self, now: datetime, state: State, known: Archives, before: State, *, full: bool
+        self,
+        now: datetime,
+        state: VerificationState,
+        known: Archives,
+        before: VerificationState,
+        *,
+        full: bool,
     ) -> None:
         self.now = now
         self.state = state
@@ -221,26 +231,26 @@ class _Look:
         self.problems: list[str] = []
         self._file_notes: list[str] = []
         self.entries = 0
-        self._forgotten = bound.Forgotten()
+        self._forgotten = signed_calls.Forgotten()
         self.expects_note = True
 
-    def all(self) -> None:
+    def verify_all(self) -> None:
         """Everything, in order: archives and seals first, so that what they tell of must be
         there."""
-        self._file()
-        self._archives()
-        told = self._seals()
+        self._check_seal_file()
+        self._check_archives()
+        told = self._check_new_seals()
         self._check_heads([item for item in self._verified.items() if item[1] != told.get(item[0])])
-        self._new()
+        self._check_new_entries()
         if not self.full:
-            self._again()
-        self._books()
-        self._unwritten()
+            self._recheck_old_entries()
+        self._check_books()
+        self._check_unwritten()
 
-    def notes(self) -> Iterator[str]:
+    def iterate_notes(self) -> Iterator[str]:
         """What is no fault, and yet should be known."""
         yield from self._file_notes
-        if archived := self.known.note():
+        if archived := self.known.describe_archives():
             yield archived
         late = AuditSeal.objects.order_by("-number").values_list("at", flat=True).first()
         if late and AuditEntry.objects.filter(at__gt=late, at__lt=self.now - SEALED_BY).exists():
@@ -248,7 +258,7 @@ class _Look:
 
     # The file of this machine
 
-    def _file(self) -> None:
+    def _check_seal_file(self) -> None:
         """The seal that it names is there, and so is the note of what was verified."""
         try:
             kept = newest_seal.read_newest_seal()
@@ -275,7 +285,7 @@ class _Look:
 
     # Archives
 
-    def _archives(self) -> None:
+    def _check_archives(self) -> None:
         """The records that were verified are there, all of them hold, and every chain goes on after
         its own."""
         known = {record.number: record.hash for record in self.known.records}
@@ -285,12 +295,12 @@ class _Look:
                 f"Archive record {last[0]} is missing or was changed since it was verified."
             )
         self.problems += self.known.problems
-        self.problems += chains.cut_after_archives(self.known)
+        self.problems += chains.find_cut_chains(self.known)
         self.state.archives = max(known.items(), default=None)
 
     # Seals
 
-    def _seals(self) -> seals.Heads:
+    def _check_new_seals(self) -> seals.Heads:
         """What the seals since the last verification say of the chains.
 
         Every head that they name must be there. A later seal may name an earlier head or another
@@ -303,7 +313,7 @@ class _Look:
             self.problems.append(
                 "The first checkpoint is missing. Every site has one from its installation on."
             )
-        for at in seals.losses():
+        for at in seals.list_losses():
             self.problems.append(
                 f"All checkpoints before {at:%Y-%m-%d %H:%M} UTC were deleted. It is not known what else was deleted."
             )
@@ -312,14 +322,16 @@ class _Look:
             self.problems.append(
                 f"Checkpoint {number} is missing or was changed since it was verified."
             )
-        newer = streamed(AuditSeal.objects.filter(number__gt=state.seal).order_by("number"), _PAGE)
+        newer = stream_rows(
+            AuditSeal.objects.filter(number__gt=state.seal).order_by("number"), _PAGE
+        )
         if not self.full:
-            self._seals_again()
-        for each, heads, problem in seals.looked(newer, state.seal, state.head):
+            self._recheck_old_seals()
+        for each, heads, problem in seals.check_seals(newer, state.seal, state.head):
             if problem:
                 self.problems.append(f"Checkpoint {each.number}: {problem}.")
             else:
-                self._told_of_books(each)
+                self._note_book_heads(each)
             heads_to_check += [item for item in heads.items() if told.get(item[0]) != item[1]]
             if len(heads_to_check) >= _PAGE:
                 self._check_heads(heads_to_check)
@@ -333,16 +345,16 @@ class _Look:
 
     def _check_heads(self, heads: Sequence[tuple[str, tuple[int, str]]]) -> None:
         """The chains still have these entries."""
-        self.problems += chains.missing_ends(heads, self.known)
+        self.problems += chains.find_missing_ends(heads, self.known)
 
-    def _seals_again(self) -> None:
-        """Some of the older seals, as ``_again`` does with entries."""
+    def _recheck_old_seals(self) -> None:
+        """Some of the older seals, as ``_recheck_old_entries`` does with entries."""
         state = self.state
         number, head = state.seals_again or (0, GENESIS)
         older = AuditSeal.objects.filter(number__gt=number, number__lte=state.seal).order_by(
             "number"
         )[:SEALS_AGAIN]
-        for each, _, problem in seals.looked(streamed(older, _PAGE), number, head):
+        for each, _, problem in seals.check_seals(stream_rows(older, _PAGE), number, head):
             if problem:
                 self.problems.append(f"Checkpoint {each.number}: {problem}.")
             number = each.number
@@ -351,8 +363,8 @@ class _Look:
 
     # Books of energy and budgets
 
-    def _told_of_books(self, each: AuditSeal) -> None:
-        for name, head in seals.books_of(each).items():
+    def _note_book_heads(self, each: AuditSeal) -> None:
+        for name, head in seals.read_book_heads(each).items():
             known = self.state.books.get(name)
             if known and head[0] < known[0]:
                 self.problems.append(
@@ -362,40 +374,42 @@ class _Look:
                 self.state.books[name] = head
                 self._books_told.append((name, head))
 
-    def _books(self) -> None:
+    def _check_books(self) -> None:
         """Each book reaches as far as it was sealed, its new entries follow from each other, and
         the last has its balance."""
         books = self.state.books
         before = self._books_before
         heads = dict.fromkeys([*before.items(), *self._books_told, *books.items()])
-        self.problems += signed_books.lost_heads(
+        self.problems += signed_books.find_lost_heads(
             heads, {*before, *(name for name, _ in self._books_told)}
         )
         new_entries = (
-            signed_books.broken_chains(kind, None if self.full else before)
+            signed_books.find_broken_chains(kind, None if self.full else before)
             for kind in signed_books.TABLES
         )
-        self.problems += islice(chain(signed_books.balance_problems(), *new_entries), MOST_TOLD)
+        self.problems += islice(
+            chain(signed_books.find_balance_problems(), *new_entries), MOST_TOLD
+        )
         self.state.books = {
             name: head for name, head in books.items() if not signed_books.is_gone(name)
         }
 
     # Entries
 
-    def _new(self) -> None:
+    def _check_new_entries(self) -> None:
         """What has come since, or everything."""
         rows = AuditEntry.objects.order_by("writer", "seq")
         newest = AuditEntry.objects.order_by("-id").values_list("id", flat=True).first() or 0
         if self.full:
-            self._walk(streamed(rows, _PAGE), self._stand)
+            self._walk(stream_rows(rows, _PAGE), self._get_stand)
         else:
             near = AuditEntry.objects.filter(id__gt=self.state.mark - _SEEN_LATE).order_by()
             for writer in sorted(near.values_list("writer", flat=True).distinct()):
-                own = rows.filter(writer=writer, seq__gt=self._stand(writer).seq)
-                self._walk(streamed(own, _PAGE), self._stand)
+                own = rows.filter(writer=writer, seq__gt=self._get_stand(writer).seq)
+                self._walk(stream_rows(own, _PAGE), self._get_stand)
         self.state.mark = newest
 
-    def _again(self) -> None:
+    def _recheck_old_entries(self) -> None:
         """Some of the older entries, from where the last time ended; from the beginning, once all
         were read."""
         state = self.state
@@ -404,54 +418,62 @@ class _Look:
         before = self.entries
         if state.again is not None:
             writer, stand = state.again
-            stand = max(stand, self.known.stand(writer), key=_seq)
+            stand = max(stand, self.known.get_stand(writer), key=_get_seq)
             self._walk(
                 rows.filter(writer=writer, seq__gt=stand.seq)[:left], lambda _: stand, again=True
             )
             rows = rows.filter(writer__gt=writer)
             left = left - (self.entries - before)
         if left:
-            self._walk(streamed(rows[:left], _PAGE), self.known.stand, again=True)
+            self._walk(stream_rows(rows[:left], _PAGE), self.known.get_stand, again=True)
         if self.entries - before < AGAIN:
             state.again = None
 
     # Calls and messages
 
-    def _unwritten(self) -> None:
+    def _check_unwritten(self) -> None:
         """Calls and messages that the log does not tell of: all, or those whose turn it is."""
         state = self.state
-        calls = unwritten.Part()
-        talks = unwritten.Part()
+        calls = unrecorded_rows.KeyRange()
+        talks = unrecorded_rows.KeyRange()
         if not self.full:
-            calls = unwritten.next_part(Invocation, state.calls, ROWS)
-            talks = unwritten.next_part(Conversation, state.conversations, ROWS)
+            calls = unrecorded_rows.find_next_part(Invocation, state.calls, ROWS)
+            talks = unrecorded_rows.find_next_part(Conversation, state.conversations, ROWS)
         found = chain(
-            unwritten.calls(calls), unwritten.messages(talks), unwritten.permits(self.now)
+            unrecorded_rows.find_unrecorded_calls(calls),
+            unrecorded_rows.find_unrecorded_messages(talks),
+            unrecorded_rows.find_unrecorded_permits(self.now),
         )
         self.problems += islice(found, MOST_TOLD)
         state.calls = calls.upto
         state.conversations = talks.upto
 
-    def _stand(self, writer: str) -> Stand:
-        return max(self.state.stands.get(writer, Stand()), self.known.stand(writer), key=_seq)
+    def _get_stand(self, writer: str) -> ChainStand:
+        return max(
+            self.state.stands.get(writer, ChainStand()), self.known.get_stand(writer), key=_get_seq
+        )
 
     def _walk(
-        self, entries: Iterable[AuditEntry], stands: Callable[[str], Stand], *, again: bool = False
+        self,
+        entries: Iterable[AuditEntry],
+        stands: Callable[[str], ChainStand],
+        *,
+        again: bool = False,
     ) -> None:
-        walked = chains.walked(entries, stands)
+        walked = chains.walk_chains(entries, stands)
         while page := list(islice(walked, _PAGE)):
             for entry, problems in page:
                 self.problems += [f"{entry.writer} #{entry.seq}: {problem}" for problem in problems]
-                stand = Stand(entry.seq, entry.hash, entry.key_id)
+                stand = ChainStand(entry.seq, entry.hash, entry.key_id)
                 if again:
                     self.state.again = entry.writer, stand
                 else:
                     self.state.stands[entry.writer] = stand
             read = [entry for entry, _ in page]
-            self.problems += bound.misfits(read, self._forgotten)
-            self.problems += bound_messages.misfits(read, self._forgotten)
+            self.problems += signed_calls.find_misfits(read, self._forgotten)
+            self.problems += signed_messages.find_message_misfits(read, self._forgotten)
             self.entries += len(page)
 
 
-def _seq(stand: Stand) -> int:
+def _get_seq(stand: ChainStand) -> int:
     return stand.seq

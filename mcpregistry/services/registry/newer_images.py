@@ -16,9 +16,9 @@ from mcpregistry.domain.errors import Conflict, SlipsnisseError
 from mcpregistry.domain.installs.names import is_newer
 from mcpregistry.domain.registry import containers
 from mcpregistry.domain.registry.entries import Status
-from mcpregistry.domain.registry.ways import Way, ways
+from mcpregistry.domain.registry.install_options import InstallOption, read_install_options
 from mcpregistry.models import RegistryEntry, Server
-from mcpregistry.services.registry.images import digest_now
+from mcpregistry.services.registry.images import fetch_current_digest
 
 log = structlog.get_logger(__name__)
 
@@ -31,32 +31,32 @@ class Newer:
     server: Server
     entry: RegistryEntry
     before: RegistryEntry
-    way: Way
+    way: InstallOption
     added: tuple[str, ...]
 
 
-def newer() -> list[Newer]:
+def list_newer_images() -> list[Newer]:
     """The servers that were added from an entry of which their registry lists a newer version;
     nobody is asked anything."""
-    return [found for before in _used() for found in _of(before)]
+    return [found for before in _iterate_used_entries() for found in _iterate_newer_of(before)]
 
 
-def _used() -> Iterator[RegistryEntry]:
+def _iterate_used_entries() -> Iterator[RegistryEntry]:
     used = RegistryEntry.objects.filter(source__propose_versions=True, servers__isnull=False)
     yield from used.select_related("source").order_by("pk").distinct()
 
 
-def _of(before: RegistryEntry) -> Iterator[Newer]:
+def _iterate_newer_of(before: RegistryEntry) -> Iterator[Newer]:
     same = RegistryEntry.objects.filter(
         source=before.source, name=before.name, is_latest=True, status=Status.ACTIVE
     )
     entry = same.select_related("source").first()
     if entry is None or not is_newer(entry.version, before.version):
         return
-    images = _images(entry)
-    were = _images(before)
+    images = _map_images(entry)
+    were = _map_images(before)
     for server in before.servers.order_by("pk"):
-        image = containers.started(server.command)
+        image = containers.find_started_image(server.command)
         if image and (way := images.get(image[0])):
             was = {each.key for each in (were.get(image[0]) or way).inputs}
             added = tuple(each.key for each in way.inputs if each.required and each.key not in was)
@@ -69,17 +69,17 @@ def _of(before: RegistryEntry) -> Iterator[Newer]:
             )
 
 
-def _images(entry: RegistryEntry) -> dict[str, Way]:
+def _map_images(entry: RegistryEntry) -> dict[str, InstallOption]:
     """What of the entry is an image that can be taken, by its name."""
     found = (
         way
-        for way in ways(entry.document)
+        for way in read_install_options(entry.document)
         if way.kind == containers.KIND and way.transport and not way.problem
     )
-    return {containers.name_of(way.identifier): way for way in found}
+    return {containers.parse_image_name(way.identifier): way for way in found}
 
 
-def command_of(newer: Newer) -> list[str] | None:
+def build_newer_command(newer: Newer) -> list[str] | None:
     """The command with the newer image's digest, asked of the image's registry where the entry
     names a tag alone.
 
@@ -87,7 +87,9 @@ def command_of(newer: Newer) -> list[str] | None:
     event loop or a transaction.
     """
     try:
-        digest = containers.check_image(newer.way.identifier) or digest_now(newer.entry, newer.way)
+        digest = containers.check_image(newer.way.identifier) or fetch_current_digest(
+            newer.entry, newer.way
+        )
     except SlipsnisseError as error:  # asked again at the next look
         log.warning(
             "image_not_proposed",
@@ -96,10 +98,10 @@ def command_of(newer: Newer) -> list[str] | None:
             reason=str(error),
         )
         return None
-    return containers.with_digest(newer.server.command, digest)
+    return containers.replace_digest(newer.server.command, digest)
 
 
-def held(entry_id: int, command: Sequence[str]) -> RegistryEntry:
+def lock_entry_for(entry_id: int, command: Sequence[str]) -> RegistryEntry:
     """The entry for which this command was proposed, held: a reading that takes it back waits.
     Raises Conflict where it stands for that image no longer.
     """
@@ -109,8 +111,8 @@ def held(entry_id: int, command: Sequence[str]) -> RegistryEntry:
         raise Conflict(
             "The registry has withdrawn or deprecated this version.", remedy="Reject the proposal."
         )
-    name, digest = containers.started(command) or ("", "")
-    way = _images(entry).get(name)
+    name, digest = containers.find_started_image(command) or ("", "")
+    way = _map_images(entry).get(name)
     if way is None or containers.check_image(way.identifier) not in ("", digest):
         raise Conflict(
             "The registry now lists another image for this version.", remedy="Reject the proposal."
@@ -118,7 +120,7 @@ def held(entry_id: int, command: Sequence[str]) -> RegistryEntry:
     return entry
 
 
-def moved(server: Server, entry: RegistryEntry) -> None:
+def move_server_to_entry(server: Server, entry: RegistryEntry) -> None:
     """The server is one of this version of the entry now: what becomes of the version before is not
     its matter any more."""
     for other in RegistryEntry.objects.filter(source=entry.source, name=entry.name, servers=server):

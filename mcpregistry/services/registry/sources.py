@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 from django.db import transaction
 from django.db.models import F, Q
 
-from mcpregistry.db import database_now, reckoned_now
+from mcpregistry.db import estimate_database_now, read_database_now
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.servers.launch import check_networks, check_url
 from mcpregistry.models import RegistrySource
 from mcpregistry.models.registry import READ
-from mcpregistry.services.configuration.dispatch import wake
+from mcpregistry.services.configuration.dispatch import wake_worker
 from mcpregistry.services.configuration.saving import save_checked, take_current
 from mcpregistry.services.records import audit
 
@@ -46,7 +46,7 @@ def save_source(*, source: RegistrySource, actor: str, token: str | None = None)
     check_networks(source.allowed_networks)
     _set_token(source, before, token)
     save_checked(source)
-    audit.record(
+    audit.record_entry(
         kind="registry.changed" if before else "registry.created",
         actor=actor,
         subject=f"registry:{source.slug}",
@@ -62,13 +62,13 @@ def save_source(*, source: RegistrySource, actor: str, token: str | None = None)
 def _set_token(source: RegistrySource, before: RegistrySource | None, token: str | None) -> None:
     if token is None:
         source.sealed_token = before.sealed_token if before else source.sealed_token
-        if before and before.sealed_token and _goes_elsewhere(source, before):
+        if before and before.sealed_token and _has_other_address(source, before):
             raise ConfigInvalid(
                 "You have changed the address or allowed more networks, but the stored token was entered without this change.",
                 remedy="Enter the token again together with the change, or remove the token.",
             )
     else:
-        source.token = _checked_token(token)
+        source.token = _check_token(token)
     if (
         source.sealed_token
         and source.base_url.startswith("http://")
@@ -80,7 +80,7 @@ def _set_token(source: RegistrySource, before: RegistrySource | None, token: str
         )
 
 
-def _goes_elsewhere(source: RegistrySource, before: RegistrySource) -> bool:
+def _has_other_address(source: RegistrySource, before: RegistrySource) -> bool:
     return before.base_url != source.base_url or not _within(
         source.allowed_networks, before.allowed_networks
     )
@@ -90,7 +90,7 @@ def _within(networks: Collection[str], before: Collection[str]) -> bool:
     return {*networks} <= {*before}
 
 
-def _checked_token(token: str) -> str:
+def _check_token(token: str) -> str:
     token = token.strip()
     if (
         len(token) > MOST_TOKEN
@@ -114,13 +114,13 @@ def _check_address(url: str) -> None:
     if parts.query or parts.fragment:
         raise ConfigInvalid(
             "The address of a registry must not contain a query or a fragment.",
-            remedy=error_texts.use("the plain address", "https://registry.example"),
+            remedy=error_texts.advise_form("the plain address", "https://registry.example"),
         )
 
 
-def state_of(source: RegistrySource) -> str:
+def describe_state(source: RegistrySource) -> str:
     """Where its reading stands, in a word or two: for pages and programs."""
-    if source.lease_until and source.lease_until > reckoned_now():
+    if source.lease_until and source.lease_until > estimate_database_now():
         return "reading"
     if source.asked_at:
         return "waiting"
@@ -132,24 +132,24 @@ def state_of(source: RegistrySource) -> str:
 @transaction.atomic
 def delete_source(*, source: RegistrySource, actor: str) -> None:
     """Forget a registry with all that was read of it. Servers that were added from it stay."""
-    audit.record(kind="registry.deleted", actor=actor, subject=f"registry:{source.slug}")
+    audit.record_entry(kind="registry.deleted", actor=actor, subject=f"registry:{source.slug}")
     source.delete()
 
 
 @transaction.atomic
-def ask(*, source: RegistrySource, actor: str) -> RegistrySource:
+def request_reading(*, source: RegistrySource, actor: str) -> RegistrySource:
     """Have a worker read it now; asking twice is asking once."""
-    RegistrySource.objects.filter(pk=source.pk).update(asked_at=database_now())
-    audit.record(kind="registry.sync_asked", actor=actor, subject=f"registry:{source.slug}")
-    transaction.on_commit(lambda: wake("sync_registry", source.pk))
+    RegistrySource.objects.filter(pk=source.pk).update(asked_at=read_database_now())
+    audit.record_entry(kind="registry.sync_asked", actor=actor, subject=f"registry:{source.slug}")
+    transaction.on_commit(lambda: wake_worker("sync_registry", source.pk))
     source.refresh_from_db(fields=READ)
     return source
 
 
-def due(limit: int) -> list[int]:
+def list_due_sources(limit: int) -> list[int]:
     """Return the ids of the registries to read: those that somebody asked for first, then those
     whose hour has come."""
-    now = database_now()
+    now = read_database_now()
     asked = Q(asked_at__isnull=False) & (Q(tried_at=None) | Q(tried_at__lt=F("asked_at")))
     by_clock = Q(by_clock=True) & (Q(tried_at=None) | Q(tried_at__lt=now - EVERY))
     free = Q(lease_until=None) | Q(lease_until__lt=now)

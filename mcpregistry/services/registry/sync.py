@@ -22,7 +22,7 @@ import structlog
 from django.db import transaction
 from django.db.models import Q
 
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.domain.errors import (
     Interrupted,
     ProtocolError,
@@ -30,12 +30,12 @@ from mcpregistry.domain.errors import (
     SlipsnisseError,
     TimedOut,
 )
-from mcpregistry.domain.registry.entries import Entry, Status, Unreadable, read
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.registry.entries import RegistryListing, Status, Unreadable, read
+from mcpregistry.domain.text.canonical import clean_text
 from mcpregistry.downstream import registries
 from mcpregistry.models import RegistryEntry, RegistrySource
 from mcpregistry.models.registry import OFFERED
-from mcpregistry.services.registry import takebacks, versions
+from mcpregistry.services.registry import versions, withdrawn_entries
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +83,7 @@ class Round:
     @cached_property
     def packages(self) -> versions.Used:
         """What servers start now."""
-        return versions.in_use() if self.source.propose_versions else {}
+        return versions.list_used_versions() if self.source.propose_versions else {}
 
     @property
     def whole(self) -> bool:
@@ -92,7 +92,7 @@ class Round:
         mark = self.source.watermark
         return full is None or mark is None or self.started - full > WHOLE_EVERY
 
-    def query(self) -> dict[str, str]:
+    def build_query(self) -> dict[str, str]:
         """What its first page is asked with."""
         if self.whole:
             return {"limit": str(registries.MOST_ENTRIES), "include_deleted": "true"}
@@ -106,7 +106,7 @@ class Round:
         return {"limit": str(registries.MOST_ENTRIES), "updated_since": since}
 
 
-def sync(*, source_id: int, seconds: float = registries.SECONDS) -> RegistrySource | None:
+def sync_source(*, source_id: int, seconds: float = registries.SECONDS) -> RegistrySource | None:
     """Read it; a worker calls this. None: somebody else reads it. What goes wrong stands on its
     page then.
 
@@ -123,7 +123,7 @@ def sync(*, source_id: int, seconds: float = registries.SECONDS) -> RegistrySour
 
 
 def _claim(source_id: int) -> Round | None:
-    now = database_now()
+    now = read_database_now()
     free = Q(lease_until=None) | Q(lease_until__lt=now)
     claimed = RegistrySource.objects.filter(free, pk=source_id).update(
         lease_until=now + LEASE,
@@ -144,14 +144,14 @@ def _read_and_end(turn: Round, seconds: float) -> None:
     except Interrupted:
         raise
     except SlipsnisseError as error:
-        _end(turn, error=plain(str(error)))
+        _end(turn, error=clean_text(str(error)))
     else:
         _end(turn)
 
 
 def _read_all(turn: Round, seconds: float) -> None:
     source = turn.source
-    query = turn.query()
+    query = turn.build_query()
     began = time.monotonic()
     for _ in range(MOST_PAGES):
         if time.monotonic() - began > MOST_SECONDS:
@@ -159,7 +159,7 @@ def _read_all(turn: Round, seconds: float) -> None:
                 "The registry could not be read within 30 minutes.", remedy="Try again later."
             )
         page = asyncio.run(
-            registries.page(
+            registries.fetch_page(
                 source.base_url, query, tuple(source.allowed_networks), seconds, source.token
             )
         )
@@ -175,11 +175,13 @@ def _read_all(turn: Round, seconds: float) -> None:
 
 def _store(turn: Round, raw: list[object]) -> None:
     # Read before the transaction begins: what a registry says may be long and odd.
-    _write_page(turn, {(entry.name, entry.version): entry for entry in _readable(turn, raw)})
+    _write_page(
+        turn, {(entry.name, entry.version): entry for entry in _iterate_readable(turn, raw)}
+    )
 
 
 @transaction.atomic
-def _write_page(turn: Round, entries: dict[tuple[str, str], Entry]) -> None:
+def _write_page(turn: Round, entries: dict[tuple[str, str], RegistryListing]) -> None:
     turn.pages += 1
     _hold(turn, pages=turn.pages, skipped=turn.skipped, skipped_why=turn.skipped_why)
     names = {name for name, _ in entries}
@@ -189,7 +191,7 @@ def _write_page(turn: Round, entries: dict[tuple[str, str], Entry]) -> None:
         row = rows.setdefault(
             key, RegistryEntry(source=turn.source, name=entry.name, version=entry.version)
         )
-        _take(turn, row, entry)
+        _take_entry(turn, row, entry)
     _mark_latest(rows.values())
     _update([row for key, row in rows.items() if row.pk and key in entries], _KEPT)
     _update(
@@ -201,20 +203,20 @@ def _write_page(turn: Round, entries: dict[tuple[str, str], Entry]) -> None:
         ["is_latest"],
     )
     RegistryEntry.objects.bulk_create([row for row in rows.values() if row.pk is None])
-    versions.propose(rows.values(), turn.packages)
+    versions.propose_newer_versions(rows.values(), turn.packages)
 
 
 def _update(rows: list[RegistryEntry], columns: Sequence[str]) -> None:
     RegistryEntry.objects.bulk_update(rows, columns, batch_size=50)
 
 
-def _readable(turn: Round, raw: list[object]) -> Iterable[Entry]:
+def _iterate_readable(turn: Round, raw: list[object]) -> Iterable[RegistryListing]:
     for item in raw:
         try:
             entry = read(item)
         except Unreadable as error:
             turn.skipped += 1
-            turn.skipped_why = plain(str(error), 200)
+            turn.skipped_why = clean_text(str(error), 200)
             continue
         turn.stored_bytes += len(entry.document)
         if turn.stored_bytes > MOST_BYTES:
@@ -224,21 +226,21 @@ def _readable(turn: Round, raw: list[object]) -> Iterable[Entry]:
         yield entry
 
 
-def _take(turn: Round, row: RegistryEntry, entry: Entry) -> None:
+def _take_entry(turn: Round, row: RegistryEntry, entry: RegistryListing) -> None:
     """The row becomes what the registry says now. An entry is meant to stay as it is once it was
     published."""
     altered = row.pk is not None and row.sha256 != entry.sha256
     deleted = entry.status == Status.DELETED and row.status != Status.DELETED
-    before = takebacks.servers_of(row) if altered else []
+    before = withdrawn_entries.list_entry_servers(row) if altered else []
     for name in _FROM_ENTRY:
         setattr(row, name, getattr(entry, name))
     row.kinds = " ".join(entry.kinds)
     row.seen_at = turn.started
     if altered:
         row.altered_at = turn.started
-        takebacks.altered(row, before)
+        withdrawn_entries.handle_altered_entry(row, before)
     if deleted:
-        takebacks.deleted(row, before, disable=turn.source.disable_deleted)
+        withdrawn_entries.handle_deleted_entry(row, before, disable=turn.source.disable_deleted)
     if entry.updated_at and entry.updated_at <= turn.started + AHEAD:
         turn.newest = max(turn.newest or entry.updated_at, entry.updated_at)
 
@@ -261,7 +263,7 @@ def _mark_latest(rows: Iterable[RegistryEntry]) -> None:
 def _hold(turn: Round, **values: object) -> None:
     """Renew the lease, with what is known so far. Raises Interrupted when it is another's, or the
     address has changed."""
-    lease = database_now() + LEASE
+    lease = read_database_now() + LEASE
     _set(turn, lease_until=lease, **values)
     turn.lease = lease
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 import structlog
 
 from mcpregistry.domain.errors import Conflict, Denied
-from mcpregistry.domain.installs.names import Ecosystem, is_newer, normal
+from mcpregistry.domain.installs.names import Ecosystem, is_newer, normalize_name
 from mcpregistry.domain.registry.entries import Status
-from mcpregistry.domain.registry.ways import Way, ways
+from mcpregistry.domain.registry.install_options import InstallOption, read_install_options
 from mcpregistry.models import Install, RegistryEntry
 from mcpregistry.services import installs
 
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 Used = Mapping[tuple[str, str], list[Install]]  # by kind and name of the package
 
 
-def in_use() -> Used:
+def list_used_versions() -> Used:
     """What servers start now, of all packages that are installed."""
     found: dict[tuple[str, str], list[Install]] = defaultdict(list)
     for each in (
@@ -28,12 +28,14 @@ def in_use() -> Used:
         .select_related("server")
         .defer("lock")
     ):
-        if each.server and each.started_by(each.server.command):
-            found[each.ecosystem, normal(Ecosystem(each.ecosystem), each.package)].append(each)
+        if each.server and each.is_started_by(each.server.command):
+            found[each.ecosystem, normalize_name(Ecosystem(each.ecosystem), each.package)].append(
+                each
+            )
     return found
 
 
-def propose(rows: Iterable[RegistryEntry], used: Used) -> None:
+def propose_newer_versions(rows: Iterable[RegistryEntry], used: Used) -> None:
     """Ask for the packages of these entries, where they are newer than what is used; each version
     once for a server.
 
@@ -42,13 +44,15 @@ def propose(rows: Iterable[RegistryEntry], used: Used) -> None:
     for row in rows:
         if not used or not row.is_latest or row.status != Status.ACTIVE:
             continue
-        for way in ways(row.document):
+        for way in read_install_options(row.document):
             # others have no number to go by
             if way.kind not in (Ecosystem.NPM, Ecosystem.PYPI) or not way.transport:
                 continue
-            for each in used.get((way.kind, normal(Ecosystem(way.kind), way.identifier)), ()):
+            for each in used.get(
+                (way.kind, normalize_name(Ecosystem(way.kind), way.identifier)), ()
+            ):
                 if is_newer(way.version, each.version):
-                    _ask(each, each.package, way.version, row)
+                    _request_package(each, each.package, way.version, row)
         if any(kind == Ecosystem.MCPB for kind, _ in used):
             _propose_bundles(row, used)
 
@@ -59,32 +63,32 @@ def _propose_bundles(row: RegistryEntry, used: Used) -> None:
 
     Of an entry with several, for several kinds of machines, the one in the same place.
     """
-    bundles = _bundles(row)
+    bundles = _list_bundle_options(row)
     older = RegistryEntry.objects.filter(source=row.source, name=row.name).exclude(pk=row.pk)
     for before in older.only("version", "document") if bundles else ():
-        was = _bundles(before)
+        was = _list_bundle_options(before)
         if len(was) != len(bundles) or not is_newer(row.version, before.version):
             continue
         for old, new in zip(was, bundles, strict=True):
             for each in used.get((Ecosystem.MCPB, old.identifier), ()):
                 if each.wanted == old.version != new.version:
-                    _ask(each, new.identifier, new.version, row)
+                    _request_package(each, new.identifier, new.version, row)
 
 
-def _bundles(row: RegistryEntry) -> list[Way]:
+def _list_bundle_options(row: RegistryEntry) -> list[InstallOption]:
     return [
         way
-        for way in ways(row.document)
+        for way in read_install_options(row.document)
         if way.kind == Ecosystem.MCPB and way.transport and not way.problem
     ]
 
 
-def _ask(used: Install, package: str, version: str, row: RegistryEntry) -> None:
+def _request_package(used: Install, package: str, version: str, row: RegistryEntry) -> None:
     if Install.objects.filter(server=used.server, package=package, wanted=version).exists():
         return  # it waits, was declined, or did not work
     bundle = used.ecosystem == Ecosystem.MCPB
     try:
-        installs.resolve(
+        installs.request_install(
             ecosystem=used.ecosystem,
             package=package,
             version=version,

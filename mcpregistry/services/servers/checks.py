@@ -23,20 +23,24 @@ from django.utils import timezone
 
 from mcpregistry.database_errors import fault_facts
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict
-from mcpregistry.domain.notifications.events import Event
-from mcpregistry.domain.servers.health import UNAVAILABLE_AFTER, check_delay, longest_test
-from mcpregistry.domain.shown_definitions import WITH_CHANGES
-from mcpregistry.domain.text.canonical import canonical, plain
+from mcpregistry.domain.host_definitions import WITH_CHANGES
+from mcpregistry.domain.notifications.events import NotificationEvent
+from mcpregistry.domain.servers.health import (
+    UNAVAILABLE_AFTER,
+    compute_check_delay,
+    compute_test_timeout,
+)
+from mcpregistry.domain.text.canonical import clean_text, encode_canonical_json
 from mcpregistry.models import Server, ServerTest
 from mcpregistry.models.server import ConnectMode, Transport
-from mcpregistry.models.signing import keyed_digest
-from mcpregistry.services.configuration.dispatch import NO_BROKER, wake
+from mcpregistry.models.signing import compute_keyed_digest
+from mcpregistry.services.configuration.dispatch import NO_BROKER, wake_worker
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.definitions.scanning import Pause
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.records import audit
-from mcpregistry.services.servers.calls_of_tests import refuse_call
-from mcpregistry.services.servers.notes import note, warn_once
+from mcpregistry.services.servers.notes import note_server_event, warn_once
+from mcpregistry.services.servers.server_test_calls import refuse_call
 from mcpregistry.services.servers.targets import refuse_unless_runnable
 
 if TYPE_CHECKING:
@@ -113,8 +117,12 @@ def queue_test(
     refuse_unless_runnable(server)
     _check_storable(call_arguments)
     _forget_handshake(server)
-    called = {"arguments": keyed_digest("test", canonical(call_arguments))} if call_tool else {}
-    audit.record(
+    called = (
+        {"arguments": compute_keyed_digest("test", encode_canonical_json(call_arguments))}
+        if call_tool
+        else {}
+    )
+    audit.record_entry(
         kind="server.test_requested",
         actor=actor,
         subject=f"server:{server.slug}",
@@ -134,7 +142,7 @@ def queue_test(
 
 def send_test(test: ServerTest) -> bool:
     """Wake a worker for a queued test; if that fails, its row says why it waits."""
-    sent = wake("test_server", test.pk)
+    sent = wake_worker("test_server", test.pk)
     if not sent:
         test.error = NO_BROKER
         ServerTest.objects.filter(pk=test.pk, verdict=QUEUED).update(error=NO_BROKER)
@@ -146,29 +154,29 @@ def request_refresh(*, server: Server, actor: str) -> bool:
 
     Raises Conflict or ConfigInvalid when the server may not run.
     """
-    return _look_soon(server, "server.refresh_requested", actor)
+    return _request_check(server, "server.refresh_requested", actor)
 
 
 def request_connect(*, server: Server, actor: str) -> bool:
     """Ask a worker to connect to the server soon, and to read what it offers. As
     ``request_refresh`` else."""
-    return _look_soon(server, "server.connect_requested", actor)
+    return _request_check(server, "server.connect_requested", actor)
 
 
-def _look_soon(server: Server, kind: str, actor: str) -> bool:
+def _request_check(server: Server, kind: str, actor: str) -> bool:
     refuse_unless_runnable(server)
     with transaction.atomic():
         Server.objects.filter(pk=server.pk).update(next_check_at=timezone.now())
         _forget_handshake(server)
-        audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}")
-    return wake("refresh_server", server.pk)
+        audit.record_entry(kind=kind, actor=actor, subject=f"server:{server.slug}")
+    return wake_worker("refresh_server", server.pk)
 
 
 @transaction.atomic
 def request_reconnect(*, server: Server, actor: str) -> Server:
     """Make every process drop its connection to the server; the check that is due then opens a new
     one."""
-    return _dropped(server, "server.reconnect_requested", actor, timezone.now())
+    return _drop_connections(server, "server.reconnect_requested", actor, timezone.now())
 
 
 @transaction.atomic
@@ -183,17 +191,22 @@ def request_disconnect(*, server: Server, actor: str) -> Server:
             f"Cannot disconnect the server '{server.slug}': processes would connect to it again immediately.",
             remedy="First set the connect mode of the server to lazy or manual, or disable the server.",
         )
-    return _dropped(
-        server, "server.disconnect_requested", actor, _next_check(server, 0, timezone.now())
+    return _drop_connections(
+        server,
+        "server.disconnect_requested",
+        actor,
+        _schedule_next_check(server, 0, timezone.now()),
     )
 
 
-def _dropped(server: Server, kind: str, actor: str, next_check: datetime | None) -> Server:
+def _drop_connections(server: Server, kind: str, actor: str, next_check: datetime | None) -> Server:
     refuse_unless_runnable(server)
     Server.objects.filter(pk=server.pk).update(revision=F("revision") + 1, next_check_at=next_check)
     _forget_handshake(server)
     server.refresh_from_db()
-    audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}", revision=server.revision)
+    audit.record_entry(
+        kind=kind, actor=actor, subject=f"server:{server.slug}", revision=server.revision
+    )
     return server
 
 
@@ -216,7 +229,7 @@ def claim_due(limit: int, *, answering: bool, worker: str = "") -> list[int]:
     works = Q(consecutive_failures=0, last_ok_at__isnull=False)
     chosen = due.filter(works if answering else ~works).order_by("next_check_at", "pk")
     found = chosen.values_list("pk", "connect_timeout", "request_timeout")[:limit]
-    until = {pk: _longest(now, connect, request) for pk, connect, request in found}
+    until = {pk: _compute_test_deadline(now, connect, request) for pk, connect, request in found}
     return claim_each(
         until, lambda pk: due.filter(pk=pk).update(check_until=until[pk], check_by=worker)
     )
@@ -249,18 +262,20 @@ def free_checks(worker: str) -> int:
     )
 
 
-def _longest(now: datetime, connect_timeout: float, request_timeout: float | None) -> datetime:
-    return now + timedelta(seconds=longest_test(connect_timeout, request_timeout)) + _MARGIN
+def _compute_test_deadline(
+    now: datetime, connect_timeout: float, request_timeout: float | None
+) -> datetime:
+    return now + timedelta(seconds=compute_test_timeout(connect_timeout, request_timeout)) + _MARGIN
 
 
-def learn(*, server: Server, discovery: Discovery, process: str = "") -> None:
+def record_discovery(*, server: Server, discovery: Discovery, process: str = "") -> None:
     """Take in what a server told of what it offers: compare it with what is approved, and note that
     it works."""
-    compare(server=server, discovery=discovery, process=process)
+    compare_definitions(server=server, discovery=discovery, process=process)
     note_answer(server=server, discovery=discovery)
 
 
-def compare(
+def compare_definitions(
     *, server: Server, discovery: Discovery, process: str = "", pause: Pause = time.sleep
 ) -> None:
     """Compare what a server lists with what is approved. This takes as long as the scan of what is
@@ -278,7 +293,7 @@ def compare(
 
 def note_answer(*, server: Server, discovery: Discovery) -> None:
     """Note that the server works, and what of its offers is left out."""
-    told = left_out(discovery)
+    told = describe_left_out(discovery)
     if told:
         warn_once(
             server_id=server.pk,
@@ -292,7 +307,7 @@ def note_answer(*, server: Server, discovery: Discovery) -> None:
 def mark_ok(*, server_id: int, discovery: Discovery) -> None:
     """Note that the server answered: earlier failures no longer count, and it is shown again if it
     was hidden."""
-    server = _locked(server_id)
+    server = _lock_server(server_id)
     now = timezone.now()
     if server is None:
         return
@@ -300,23 +315,25 @@ def mark_ok(*, server_id: int, discovery: Discovery) -> None:
         last_ok_at=now,
         consecutive_failures=0,
         unavailable_since=None,
-        next_check_at=_next_check(server, 0, now),
-        protocol_era="" if _was_upgraded(server, discovery) else discovery.era,
+        next_check_at=_schedule_next_check(server, 0, now),
+        protocol_era="" if _is_upgraded(server, discovery) else discovery.era,
         server_info={
-            name: plain(text, 500)
+            name: clean_text(text, 500)
             for name, text in discovery.server_info.items()
             if isinstance(text, str)
         },
-        server_instructions=plain(discovery.instructions),
+        server_instructions=clean_text(discovery.instructions),
         features=list(discovery.features),
-        left_out=left_out(discovery),
+        left_out=describe_left_out(discovery),
     )
     if server.unavailable_since is not None:
-        note(server_id=server_id, kind="available", message="The server answers again.")
-        outbox.enqueue_server(Event.AVAILABLE, server=server, now=now)
+        note_server_event(
+            server_id=server_id, kind="available", message="The server answers again."
+        )
+        outbox.enqueue_server(NotificationEvent.AVAILABLE, server=server, now=now)
 
 
-def _was_upgraded(server: Server, discovery: Discovery) -> bool:
+def _is_upgraded(server: Server, discovery: Discovery) -> bool:
     """Whether a local server that was opened with the remembered older handshake reports another
     version of itself.
 
@@ -330,13 +347,13 @@ def _was_upgraded(server: Server, discovery: Discovery) -> bool:
     return remembered and before is not None and before != now
 
 
-def left_out(discovery: Discovery) -> str:
+def describe_left_out(discovery: Discovery) -> str:
     """Why definitions were left out, or what of them hosts get changed: a line for each, and not
     thousands of them."""
     lines = [*discovery.changes, *discovery.problems]
     more = len(lines) - _TOLD_LEFT_OUT
     only_changes = f" are {WITH_CHANGES}" if more <= len(discovery.changes) else ""
-    return plain(
+    return clean_text(
         "\n".join(
             [*lines[-_TOLD_LEFT_OUT:], *([f"{more:,} more{only_changes}"] if more > 0 else [])]
         )
@@ -346,36 +363,38 @@ def left_out(discovery: Discovery) -> str:
 @transaction.atomic
 def mark_failed(*, server_id: int, code: str, message: str, times: int = 1) -> None:
     """Note that a test or check failed; after three in a row the server counts as unavailable."""
-    server = _locked(server_id)
+    server = _lock_server(server_id)
     now = timezone.now()
     if server is None:
         return
     failures = server.consecutive_failures + times
     falls = failures >= UNAVAILABLE_AFTER and server.unavailable_since is None
     Server.objects.filter(pk=server_id).update(
-        last_error=plain(message),
+        last_error=clean_text(message),
         last_error_code=code,
         last_error_at=now,
         consecutive_failures=failures,
         unavailable_since=now if falls else server.unavailable_since,
-        next_check_at=_next_check(server, failures, now),
+        next_check_at=_schedule_next_check(server, failures, now),
     )
     if falls:
         told = f"The server failed {failures} times in a row: {message}"
-        note(server_id=server_id, kind="unavailable", message=told)
-        outbox.enqueue_server(Event.UNAVAILABLE, server=server, reason=told, now=now)
+        note_server_event(server_id=server_id, kind="unavailable", message=told)
+        outbox.enqueue_server(NotificationEvent.UNAVAILABLE, server=server, reason=told, now=now)
 
 
-def _locked(server_id: int) -> Server | None:
+def _lock_server(server_id: int) -> Server | None:
     return Server.objects.select_for_update(no_key=True).filter(pk=server_id).first()
 
 
-def _next_check(server: Server, failures: int, now: datetime) -> datetime | None:
+def _schedule_next_check(server: Server, failures: int, now: datetime) -> datetime | None:
     """None for a server that is connected only when told to, unless it failed."""
     if server.connect_mode == ConnectMode.MANUAL and not failures:
         return None
     chance = random.random()  # noqa: S311 -- it spreads the checks over time
-    return now + timedelta(seconds=check_delay(server.check_interval, failures, chance=chance))
+    return now + timedelta(
+        seconds=compute_check_delay(server.check_interval, failures, chance=chance)
+    )
 
 
 def _check_storable(arguments: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import structlog
 from django.db import connections
 
 from mcpregistry.models import Server
-from mcpregistry.services.servers.checks import compare
+from mcpregistry.services.servers.checks import compare_definitions
 
 if TYPE_CHECKING:
     from mcpregistry.downstream.pool.discovery import Discovery
@@ -57,10 +57,10 @@ class DefinitionComparer:
         self._thread.join()
 
     def _serve(self) -> None:
-        while (item := self._next()) is not None:
+        while (item := self._take_next()) is not None:
             self._compare(*item)
 
-    def _next(self) -> tuple[int, Discovery] | None:
+    def _take_next(self) -> tuple[int, Discovery] | None:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._stopped.is_set())
             if not self._waiting:
@@ -71,7 +71,7 @@ class DefinitionComparer:
     def _compare(self, server_id: int, discovery: Discovery) -> None:
         try:
             if (server := Server.objects.filter(pk=server_id).first()) is not None:
-                compare(
+                compare_definitions(
                     server=server, discovery=discovery, process=self._process, pause=self._pause
                 )
         except Server.DoesNotExist:  # deleted during the scan

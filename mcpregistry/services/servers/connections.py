@@ -21,7 +21,7 @@ import structlog
 from django.db import close_old_connections, connections
 from django.utils import timezone
 
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.text.canonical import clean_text
 from mcpregistry.models import Connection, Server, ServerEvent
 from mcpregistry.services.servers.checks import mark_failed, note_answer
 from mcpregistry.services.servers.comparing import DefinitionComparer
@@ -43,7 +43,7 @@ _LOST = {"reconnecting", "error"}
 _TOLD = {"connected", "reconnecting", "error", "disconnected"}
 
 
-def process_name(kind: str, pid: int = 0) -> str:
+def make_process_name(kind: str, pid: int = 0) -> str:
     """``web@box:4711``: kind, host and process id; ours unless another of this host is meant."""
     return f"{kind}@{socket.gethostname()[:60]}:{pid or os.getpid()}"
 
@@ -61,7 +61,7 @@ def forget_stale(now: datetime) -> int:
 
 def record_events(
     events: Iterable[ConnectionEvent],
-    seen: Mapping[int, Seen],
+    seen: Mapping[int, ConnectionHistory],
     process: str,
     submit: Callable[[int, Discovery], None],
 ) -> None:
@@ -96,7 +96,7 @@ def _tell_server(server_id: int, events: list[ConnectionEvent]) -> None:
     )
     lost = [event for event in events[made + 1 :] if event.kind == "state" and event.state in _LOST]
     if made >= 0:
-        Server.objects.filter(pk=server_id).update(last_connected_at=_time(events[made].at))
+        Server.objects.filter(pk=server_id).update(last_connected_at=_to_datetime(events[made].at))
     if lost:
         mark_failed(
             server_id=server_id, code=lost[-1].code, message=lost[-1].detail, times=len(lost)
@@ -109,11 +109,13 @@ def _tell_server(server_id: int, events: list[ConnectionEvent]) -> None:
     if failed:
         last = failed[-1]
         Server.objects.filter(pk=server_id).update(
-            last_error=plain(last.detail), last_error_code=last.code, last_error_at=_time(last.at)
+            last_error=clean_text(last.detail),
+            last_error_code=last.code,
+            last_error_at=_to_datetime(last.at),
         )
 
 
-def _write_rows(seen: Mapping[int, Seen], process: str) -> None:
+def _write_rows(seen: Mapping[int, ConnectionHistory], process: str) -> None:
     now = timezone.now()
     rows = [
         Connection(
@@ -122,13 +124,13 @@ def _write_rows(seen: Mapping[int, Seen], process: str) -> None:
             state=one.event.state,
             protocol_era=one.event.era or "",
             pid=one.event.pid,
-            since=_time(one.since),
-            connected_at=_time(one.connected_at) if one.connected_at else None,
+            since=_to_datetime(one.since),
+            connected_at=_to_datetime(one.connected_at) if one.connected_at else None,
             attempts=one.event.attempts,
             sessions=one.event.sessions,
-            last_error=plain(one.last_error),
-            stderr_tail=plain(one.stderr, 64 * 1024),
-            log_tail=plain(one.logs, 64 * 1024),
+            last_error=clean_text(one.last_error),
+            stderr_tail=clean_text(one.stderr, 64 * 1024),
+            log_tail=clean_text(one.logs, 64 * 1024),
             seen_at=now,
         )
         for server_id, one in seen.items()
@@ -161,9 +163,9 @@ def _write_notes(events: Iterable[ConnectionEvent], process: str) -> None:
         ):
             note = ServerEvent(
                 server_id=event.server_id,
-                at=_time(event.at),
+                at=_to_datetime(event.at),
                 kind=event.state if event.kind == "state" else event.kind,
-                message=plain(event.detail),
+                message=clean_text(event.detail),
                 process=process,
             )
             notes = by_server.setdefault(event.server_id, deque(maxlen=_NOTES_PER_BATCH))
@@ -175,12 +177,12 @@ def _write_notes(events: Iterable[ConnectionEvent], process: str) -> None:
     trim_events(by_server)
 
 
-def _time(seconds: float) -> datetime:
+def _to_datetime(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ConnectionHistory:
     """What a process knows of one connection: its last event, and what earlier ones said."""
 
     event: ConnectionEvent
@@ -191,11 +193,11 @@ class Seen:
     connected_at: float = 0.0  # 0: never
 
     @classmethod
-    def of(cls, event: ConnectionEvent) -> Seen:
+    def make_from_event(cls, event: ConnectionEvent) -> ConnectionHistory:
         """What the first event of a connection says."""
-        return cls(event, event.at).after(event)
+        return cls(event, event.at).add_event(event)
 
-    def after(self, event: ConnectionEvent) -> Seen:
+    def add_event(self, event: ConnectionEvent) -> ConnectionHistory:
         """The same after one more event."""
         if event.kind == "stderr":
             return replace(self, stderr=event.detail)
@@ -222,7 +224,7 @@ class ConnectionLog:
         self.process = process
         self._comparer = DefinitionComparer(process)
         self._queue: deque[ConnectionEvent] = deque(maxlen=_QUEUE)
-        self._seen: dict[int, Seen] = {}
+        self._seen: dict[int, ConnectionHistory] = {}
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._serve, name="connection-log", daemon=True)
@@ -249,13 +251,13 @@ class ConnectionLog:
             self._wake.clear()
             if time.monotonic() >= beat_at:
                 beat_at = time.monotonic() + _BEAT_SECONDS
-                self._guarded(lambda: self._write(beat=True))
+                self._run_guarded(lambda: self._write(beat=True))
             elif self._queue:
-                self._guarded(self._write)
-        self._guarded(self._leave)
+                self._run_guarded(self._write)
+        self._run_guarded(self._leave)
         connections.close_all()
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _run_guarded(self, work: Callable[[], None]) -> None:
         """Whatever fails, the database being away first of all, the next beat tells it all
         again."""
         close_old_connections()
@@ -270,7 +272,9 @@ class ConnectionLog:
         events = [self._queue.popleft() for _ in range(len(self._queue))]
         for event in events:
             before = self._seen.get(event.server_id)
-            self._seen[event.server_id] = before.after(event) if before else Seen.of(event)
+            self._seen[event.server_id] = (
+                before.add_event(event) if before else ConnectionHistory.make_from_event(event)
+            )
         touched = {event.server_id for event in events}
         shown = {k: v for k, v in self._seen.items() if beat or k in touched}
         record_events(events, shown, self.process, self._comparer.submit)

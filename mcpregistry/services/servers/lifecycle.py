@@ -13,9 +13,9 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
+from mcpregistry.domain.caller_rights import Rights, deny_all_rights
 from mcpregistry.domain.errors import ConfigInvalid, Conflict, Denied
 from mcpregistry.domain.policy.access import EVERYTHING
-from mcpregistry.domain.rights import Rights, no_rights
 from mcpregistry.domain.servers.launch import (
     check_command,
     check_env,
@@ -23,17 +23,17 @@ from mcpregistry.domain.servers.launch import (
     check_pairs,
     check_url,
 )
-from mcpregistry.domain.servers.shown_env import without_secrets
+from mcpregistry.domain.servers.redacted_env import mask_record_secrets
 from mcpregistry.models import Server
 from mcpregistry.models.confinement import SandboxMode
 from mcpregistry.models.server import ConnectMode, Lifecycle, SharedBy, Transport
-from mcpregistry.services.access.scopes import check_scope, moved
+from mcpregistry.services.access.scopes import check_scope, rename_in_scopes
 from mcpregistry.services.configuration.capabilities import check_slug
 from mcpregistry.services.configuration.dependents import end_dependents
 from mcpregistry.services.configuration.rule_inputs import check_rule_inputs
-from mcpregistry.services.configuration.saving import check_fields, store, take_current
+from mcpregistry.services.configuration.saving import check_fields, store_checked, take_current
 from mcpregistry.services.records import audit
-from mcpregistry.services.servers.sandbox import check_sandbox, narrower, tried
+from mcpregistry.services.servers.sandbox import check_sandbox, has_passed_sandbox_test, is_narrower
 
 SANDBOX = (
     "sandbox",
@@ -140,7 +140,7 @@ def check_server(server: Server) -> None:
 
 
 @transaction.atomic
-def save_server(*, server: Server, actor: str, rights: Rights = no_rights) -> Server:
+def save_server(*, server: Server, actor: str, rights: Rights = deny_all_rights) -> Server:
     """Create or change a server. New ones, and those whose launch changed, become drafts.
 
     Raises ConfigInvalid, and Denied as ``check_rule_inputs``.
@@ -152,7 +152,7 @@ def save_server(*, server: Server, actor: str, rights: Rights = no_rights) -> Se
     if before is None or before.slug != server.slug:
         check_slug(server.slug, before.slug if before else "")
         if before:
-            moved(f"server:{before.slug}", f"server:{server.slug}")
+            rename_in_scopes(f"server:{before.slug}", f"server:{server.slug}")
     check_scope(server.texts(), f"server:{server.slug}")
     if before is None:
         server.lifecycle = (
@@ -160,20 +160,20 @@ def save_server(*, server: Server, actor: str, rights: Rights = no_rights) -> Se
         )
         server.confirmed_launch = ""
     else:
-        changed = any(_value(before, name) != _value(server, name) for name in _REVISED)
+        changed = any(_read_value(before, name) != _read_value(server, name) for name in _REVISED)
         server.revision = before.revision + changed
-    if before is None or not _stays_confirmed(before, server):
+    if before is None or not _is_still_confirmed(before, server):
         _note_author(server, before, actor)
     if server.lifecycle == Lifecycle.ACTIVE and not server.launch_confirmed:
         server.lifecycle = Lifecycle.DRAFT
-    store(server)
+    store_checked(server)
     kind = "server.changed" if before else "server.created"
-    audit.record(
+    audit.record_entry(
         kind=kind,
         actor=actor,
         subject=f"server:{server.slug}",
         revision=server.revision,
-        **_facts(server),
+        **_describe_launch(server),
     )
     return server
 
@@ -183,7 +183,7 @@ def enforce_sandbox(*, server: Server, actor: str) -> Server:
     """Switch it on, once a test in it has passed; the launch stays confirmed. Raises Conflict
     before that."""
     take_current(server, own=_BY_OTHERS)
-    if not tried(server):
+    if not has_passed_sandbox_test(server):
         raise Conflict(
             "No test in the sandbox has passed since the last change.",
             remedy="Test the sandbox first.",
@@ -222,12 +222,12 @@ def confirm_launch(*, server: Server, actor: str, launch_hash: str, user: object
     server.launch_by = None
     server.protocol_era = ""  # the new launch may use another one
     server.save()
-    audit.record(
+    audit.record_entry(
         kind="server.confirmed",
         actor=actor,
         subject=f"server:{server.slug}",
         launch=launch_hash,
-        **_facts(server),
+        **_describe_launch(server),
     )
     return server
 
@@ -244,7 +244,7 @@ def withdraw_launch(*, server: Server, actor: str) -> None:
         server.lifecycle = Lifecycle.DRAFT
         server.next_check_at = None
     server.save()
-    audit.record(
+    audit.record_entry(
         kind="server.launch_withdrawn",
         actor=actor,
         subject=f"server:{server.slug}",
@@ -263,15 +263,18 @@ def enable_server(*, server: Server, actor: str) -> Server:
 
 
 @transaction.atomic
-def delete_server(*, server: Server, actor: str, rights: Rights = no_rights) -> None:
+def delete_server(*, server: Server, actor: str, rights: Rights = deny_all_rights) -> None:
     """Remove it with its tools and grants; the records of its calls stay. Raises Conflict as
     ``end_dependents``."""
     end_dependents(server, actor=actor, rights=rights)
-    audit.record(
-        kind="server.deleted", actor=actor, subject=f"server:{server.slug}", **_facts(server)
+    audit.record_entry(
+        kind="server.deleted",
+        actor=actor,
+        subject=f"server:{server.slug}",
+        **_describe_launch(server),
     )
     server.tools.update(pinned=None, latest=None)
-    moved(f"server:{server.slug}")
+    rename_in_scopes(f"server:{server.slug}")
     server.delete()
 
 
@@ -285,21 +288,21 @@ def _move(server: Server, state: Lifecycle | None, actor: str, kind: str) -> Ser
     server.lifecycle = state
     server.next_check_at = timezone.now() if state == Lifecycle.ACTIVE else None
     server.save()
-    audit.record(kind=kind, actor=actor, subject=f"server:{server.slug}", lifecycle=state)
+    audit.record_entry(kind=kind, actor=actor, subject=f"server:{server.slug}", lifecycle=state)
     return server
 
 
-def _stays_confirmed(before: Server, server: Server) -> bool:
+def _is_still_confirmed(before: Server, server: Server) -> bool:
     """A sandbox that is made narrower, and nothing else of the launch, leaves a confirmed launch
     confirmed."""
-    if not before.confirmed_launch or _launch_of(before) != before.confirmed_launch:
+    if not before.confirmed_launch or _hash_launch(before) != before.confirmed_launch:
         return False
-    if not narrower(server, before):
+    if not is_narrower(server, before):
         return False
     as_before = copy(server)
     for name in SANDBOX:
         setattr(as_before, name, getattr(before, name))
-    if _launch_of(as_before) != before.confirmed_launch:
+    if _hash_launch(as_before) != before.confirmed_launch:
         return False
     server.confirmed_launch = server.launch_hash()
     return True
@@ -308,20 +311,20 @@ def _stays_confirmed(before: Server, server: Server) -> bool:
 def _note_author(server: Server, before: Server | None, actor: str) -> None:
     """Everybody who has changed the launch since it was confirmed: the last of them alone could be
     a stooge."""
-    if before is not None and _launch_of(before) == _launch_of(server):
+    if before is not None and _hash_launch(before) == _hash_launch(server):
         return
     so_far = (before.launch_by if before else None) or []
     server.launch_by = [*so_far, *([actor] if actor not in so_far else [])]
 
 
-def _launch_of(server: Server) -> str | None:
+def _hash_launch(server: Server) -> str | None:
     try:
         return server.launch_hash()
     except ConfigInvalid:  # a secret whose key is lost
         return None
 
 
-def _value(server: Server, name: str) -> object:
+def _read_value(server: Server, name: str) -> object:
     """A field's value; None for a secret whose key is lost, so that it can be entered anew."""
     try:
         return getattr(server, name)
@@ -336,7 +339,7 @@ def may_see_secrets_of_launch(user: User | None) -> bool:
     return user is not None and any(user.has_perm(right) for right in rights)
 
 
-def _facts(server: Server) -> dict[str, object]:
+def _describe_launch(server: Server) -> dict[str, object]:
     """What the audit log keeps for good of a launch: nothing that is secret in its words or its
     address."""
-    return {"lifecycle": server.lifecycle} | without_secrets(server.launch_facts())
+    return {"lifecycle": server.lifecycle} | mask_record_secrets(server.launch_facts())

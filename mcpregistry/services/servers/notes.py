@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from django.utils import timezone
 
-from mcpregistry.domain.text.canonical import plain
+from mcpregistry.domain.text.canonical import clean_text
 from mcpregistry.models import ServerEvent
 
 EVENTS_KEPT = 500
@@ -21,10 +21,14 @@ ERRORS = (
 _QUIET = timedelta(hours=1)
 
 
-def note(*, server_id: int, kind: str, message: str, process: str = "") -> None:
+def note_server_event(*, server_id: int, kind: str, message: str, process: str = "") -> None:
     """Add a note to the server's events."""
     ServerEvent.objects.create(
-        server_id=server_id, kind=kind, message=plain(message), process=process, at=timezone.now()
+        server_id=server_id,
+        kind=kind,
+        message=clean_text(message),
+        process=process,
+        at=timezone.now(),
     )
 
 
@@ -32,9 +36,9 @@ def warn_once(*, server_id: int, kind: str, message: str) -> None:
     """Note it, unless the same was noted within the hour."""
     since = timezone.now() - _QUIET
     if not ServerEvent.objects.filter(
-        server_id=server_id, kind=kind, message=plain(message), at__gt=since
+        server_id=server_id, kind=kind, message=clean_text(message), at__gt=since
     ).exists():
-        note(server_id=server_id, kind=kind, message=message)
+        note_server_event(server_id=server_id, kind=kind, message=message)
 
 
 def trim_events(server_ids: Iterable[int]) -> int:

@@ -13,13 +13,13 @@ from mcpregistry.database_errors import is_passing
 from mcpregistry.db import db_call
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Interrupted, SlipsnisseError, TimedOut
-from mcpregistry.domain.servers.health import longest_test
-from mcpregistry.domain.servers.target import Target
+from mcpregistry.domain.servers.health import compute_test_timeout
+from mcpregistry.domain.servers.target import ServerTarget
 from mcpregistry.downstream.pool.events import TestReport
-from mcpregistry.downstream.pool.testing import MakeCall, Progress, probe_once, send_only
+from mcpregistry.downstream.pool.server_probe import MakeCall, ProbeProgress, probe_once, send_only
 from mcpregistry.downstream.runtime import LoopThread
 from mcpregistry.models import Server
-from mcpregistry.services.servers.targets import target_for
+from mcpregistry.services.servers.targets import build_target
 
 # Writes how far a test is: the steps that are done, in milliseconds, and what the server has
 # written to standard error.
@@ -29,7 +29,9 @@ log = structlog.get_logger(__name__)
 
 _CLOSING_SECONDS = 20.0
 _LOOK_EVERY = 1.0  # second, whether the server is still active
-_LONGEST = longest_test(600.0, None) + _CLOSING_SECONDS  # 600 is a server's longest time to connect
+_LONGEST = (
+    compute_test_timeout(600.0, None) + _CLOSING_SECONDS
+)  # 600 is a server's longest time to connect
 
 
 class Prober:
@@ -53,7 +55,7 @@ class Prober:
         try:
             return self._loop.run(self.probe(server_id, call, in_sandbox, make=make), _LONGEST)
         except TimeoutError:
-            return _failed(_too_long())
+            return _make_failed_report(_make_timeout_error())
 
     async def probe(
         self,
@@ -64,23 +66,25 @@ class Prober:
         tell: Tell | None = None,
         make: MakeCall = send_only,
     ) -> TestReport:
-        """The same for callers that are already on its loop (``soon``); ``tell`` follows the test's
-        progress."""
+        """The same for callers that are already on its loop (``schedule``); ``tell`` follows the
+        test's progress."""
         try:
-            return await self._one(probed(server_id, call, in_sandbox, tell=tell, make=make))
+            return await self._probe_one(
+                probe_server(server_id, call, in_sandbox, tell=tell, make=make)
+            )
         except SlipsnisseError as error:
-            return _failed(error)
+            return _make_failed_report(error)
         except Exception as error:  # noqa: BLE001 (told in the report, with its text in the log)
             if is_passing(error):  # says nothing of the server
-                return _failed(
+                return _make_failed_report(
                     Interrupted(
                         f"{error_texts.DATABASE_UNAVAILABLE} The test was not started.",
                         remedy="Test the server again.",
                     )
                 )
-            return _crashed(server_id, error)
+            return _report_crash(server_id, error)
 
-    def soon(self, function: Callable[[], object]) -> None:
+    def schedule(self, function: Callable[[], object]) -> None:
         """Call it on the loop. Returns at once, from any thread."""
         self._loop.loop.call_soon_threadsafe(function)
 
@@ -88,16 +92,16 @@ class Prober:
         """Wait for work on the loop. Raises TimeoutError."""
         self._loop.run(work, seconds)
 
-    async def _one(self, work: Coroutine[Any, Any, TestReport]) -> TestReport:
+    async def _probe_one(self, work: Coroutine[Any, Any, TestReport]) -> TestReport:
         if self._interrupted:
             work.close()
-            raise _stopped()
+            raise _make_interruption()
         test = asyncio.create_task(work)
         self._running.add(test)
         try:
             return await test
         except asyncio.CancelledError:
-            raise (_stopped() if self._interrupted else asyncio.CancelledError) from None
+            raise (_make_interruption() if self._interrupted else asyncio.CancelledError) from None
         finally:
             self._running.discard(test)
 
@@ -120,7 +124,7 @@ class Prober:
         self._loop.stop()
 
 
-async def probed(
+async def probe_server(
     server_id: int,
     call: tuple[str, bytes] | None,
     in_sandbox: bool,
@@ -135,43 +139,45 @@ async def probed(
     error of our own database when that fails for a while.
     """
     try:
-        target = await db_call(target_for, server_id, in_sandbox=in_sandbox)
-        async with asyncio.timeout(_patience(target)):
-            progress = Progress()
+        target = await db_call(build_target, server_id, in_sandbox=in_sandbox)
+        async with asyncio.timeout(_compute_timeout(target)):
+            progress = ProbeProgress()
             test = probe_once(target, call, progress, make)
-            return await _while_active(test, server_id, _telling(progress, tell))
+            return await _run_while_active(test, server_id, _make_progress_reporter(progress, tell))
     except SlipsnisseError as error:
-        return _failed(error)
+        return _make_failed_report(error)
     except TimeoutError:
-        return _failed(_too_long())
+        return _make_failed_report(_make_timeout_error())
     except Exception as error:
         if is_passing(error):
             raise
-        return _crashed(server_id, error)
+        return _report_crash(server_id, error)
 
 
-def _telling(progress: Progress, tell: Tell | None) -> Callable[[], Awaitable[None]]:
+def _make_progress_reporter(
+    progress: ProbeProgress, tell: Tell | None
+) -> Callable[[], Awaitable[None]]:
     """Something to await from time to time: it tells how far the test is whenever that has
     changed."""
     told: tuple[dict[str, float], str] = ({}, "")
 
-    async def look() -> None:
+    async def report_new_steps() -> None:
         nonlocal told
         now = (progress.steps, progress.stderr)
         if tell is not None and now != told:
             await db_call(tell, *now)
             told = now
 
-    return look
+    return report_new_steps
 
 
-async def _while_active(
+async def _run_while_active(
     test: Coroutine[Any, Any, TestReport], server_id: int, look: Callable[[], Awaitable[None]]
 ) -> TestReport:
     """The test; cut where the server is disabled or edited meanwhile, for then nothing of it may
     run."""
     work = asyncio.create_task(test)
-    inactive = asyncio.create_task(_inactive(server_id, look))
+    inactive = asyncio.create_task(_wait_until_inactive(server_id, look))
     try:
         await asyncio.wait({work, inactive}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
@@ -188,7 +194,7 @@ async def _while_active(
         await asyncio.gather(work, inactive, return_exceptions=True)
 
 
-async def _inactive(server_id: int, look: Callable[[], Awaitable[None]]) -> None:
+async def _wait_until_inactive(server_id: int, look: Callable[[], Awaitable[None]]) -> None:
     """Returns when the server may not run any more; until then it also tells how far the test
     is."""
     while True:
@@ -206,29 +212,29 @@ def _is_active(server_id: int) -> bool:
     return Server.objects.active().filter(pk=server_id).exists()
 
 
-def _patience(target: Target) -> float:
-    return longest_test(target.limits.connect_timeout, target.limits.request_timeout)
+def _compute_timeout(target: ServerTarget) -> float:
+    return compute_test_timeout(target.limits.connect_timeout, target.limits.request_timeout)
 
 
-def _too_long() -> TimedOut:
+def _make_timeout_error() -> TimedOut:
     return TimedOut("The test took too long and was stopped.", remedy="Read the log of the server.")
 
 
-def _crashed(server_id: int, error: Exception) -> TestReport:
+def _report_crash(server_id: int, error: Exception) -> TestReport:
     # its text may hold a secret: it stays in the log
     log.error("test_crashed", server_id=server_id, exc_info=error)
-    return _failed(
+    return _make_failed_report(
         SlipsnisseError(
             "The test failed because of an internal error.", remedy="Read the log of the worker."
         )
     )
 
 
-def _stopped() -> Interrupted:
+def _make_interruption() -> Interrupted:
     return Interrupted(
         "This process was stopped before the test ended.", remedy="Test the server again."
     )
 
 
-def _failed(error: SlipsnisseError) -> TestReport:
+def _make_failed_report(error: SlipsnisseError) -> TestReport:
     return TestReport(ok=False, error=error, discovery=None, result=None, stderr="", timings={})

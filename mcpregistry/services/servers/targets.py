@@ -30,22 +30,22 @@ from mcpregistry.domain.servers.launch import (
     fill,
     fill_pairs,
 )
-from mcpregistry.domain.servers.target import Limits, Target
-from mcpregistry.domain.text.redaction import secrets_in
+from mcpregistry.domain.servers.target import ServerLimits, ServerTarget
+from mcpregistry.domain.text.redaction import find_secrets
 from mcpregistry.domain.text.secret_names import is_secret_name
 from mcpregistry.models import Credential, Server
 from mcpregistry.models.server import Lifecycle, Transport
 from mcpregistry.services.access.scopes import check_scope
 from mcpregistry.services.servers.lifecycle import SCHEMES
 from mcpregistry.services.servers.notes import warn_once
-from mcpregistry.services.servers.sandbox import sandbox_of
+from mcpregistry.services.servers.sandbox import build_sandbox
 
 LISTED = (
     "Set the variable and add its name to SLIPSNISSE_PASS_ENV, or store the value as a credential."
 )
 
 
-def target_for(server_id: int, *, in_sandbox: bool = False) -> Target:
+def build_target(server_id: int, *, in_sandbox: bool = False) -> ServerTarget:
     """The server as it is to be started or reached now, secrets resolved. Keep it no longer than
     needed.
 
@@ -57,13 +57,13 @@ def target_for(server_id: int, *, in_sandbox: bool = False) -> Target:
     server = Server.objects.filter(pk=server_id).first()
     if server is None:
         raise NotFound(
-            error_texts.no_such_number("server", server_id),
+            error_texts.say_no_such_number("server", server_id),
             remedy="The server may have been deleted. List the servers to see which ones exist.",
         )
     refuse_unless_runnable(server)
     check_scope(server.texts(), f"server:{server.slug}")
-    target = _Filling(server, passed_variables()).target()
-    return replace(target, sandbox=sandbox_of(server, forced=in_sandbox), bounds=server.bounds())
+    target = _Filling(server, list_passed_variables()).make_target()
+    return replace(target, sandbox=build_sandbox(server, forced=in_sandbox), bounds=server.bounds())
 
 
 def refuse_unless_runnable(server: Server) -> None:
@@ -84,12 +84,12 @@ def refuse_unless_runnable(server: Server) -> None:
         )
 
 
-def passed_variables() -> dict[str, str]:
+def list_passed_variables() -> dict[str, str]:
     """Of our environment, what ``${VAR}`` in a record may see."""
     return {name: os.environ[name] for name in settings.PASS_ENV if name in os.environ}
 
 
-def filled_in(text: str, place: str) -> str | None:
+def fill_record_text(text: str, place: str) -> str | None:
     """``text`` of the record at ``place`` with its variables and credentials filled in; None if one
     has no value.
 
@@ -101,7 +101,7 @@ def filled_in(text: str, place: str) -> str | None:
         row = Credential.objects.filter(name=name).first()
         return row.value or None if row else None
 
-    return fill(text, variables=passed_variables(), credential=credential)
+    return fill(text, variables=list_passed_variables(), credential=credential)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +112,27 @@ class _Filling:
     variables: Mapping[str, str]
     credentials: set[str] = field(default_factory=set, repr=False)  # values that were filled in
 
-    def target(self) -> Target:
+    def make_target(self) -> ServerTarget:
         server = self.server
         local = server.transport == Transport.STDIO
-        argv = tuple(self._argv()) if local else ()
-        env = self._pairs(server.env, "environment variable") if local else {}
-        url, headers = ("", {}) if local else (self._url(), self._pairs(server.headers, "header"))
-        return Target(
+        argv = tuple(self._fill_argv()) if local else ()
+        env = self._fill_pairs(server.env, "environment variable") if local else {}
+        url, headers = (
+            ("", {}) if local else (self._fill_url(), self._fill_pairs(server.headers, "header"))
+        )
+        return ServerTarget(
             server_id=server.pk,
             slug=server.slug,
             revision=server.revision,
             transport=server.transport,  # type: ignore[arg-type]  # the choices are the literals
             argv=argv,
-            cwd=self._cwd() if local else "",
+            cwd=self._fill_cwd() if local else "",
             env=env,
             url=url,
             headers=headers,
             secrets=frozenset(
-                secrets_in(pairs={**env, **headers}, argv=argv, url=url) | self._given()
+                find_secrets(pairs={**env, **headers}, argv=argv, url=url)
+                | self._list_given_secrets()
             ),
             allowed_networks=tuple(server.allowed_networks),
             protocol=server.protocol_mode,  # type: ignore[arg-type]
@@ -137,57 +140,59 @@ class _Filling:
             connect=server.connect_mode,  # type: ignore[arg-type]
             resend=server.resend,  # type: ignore[arg-type]
             questions=self.server.questions,
-            limits=_limits(server),
+            limits=_build_limits(server),
         )
 
-    def _given(self) -> set[str]:
+    def _list_given_secrets(self) -> set[str]:
         """Credentials, and variables of the site whose names say that they hold a secret."""
         return self.credentials | {
             value for name, value in self.variables.items() if is_secret_name(name)
         }
 
-    def _credential(self, name: str) -> str | None:
+    def _find_credential(self, name: str) -> str | None:
         row = Credential.objects.filter(name=name).first()
         if row is None or not row.value:
             return None
         self.credentials.add(row.value)
         return row.value
 
-    def _argv(self) -> list[str]:
+    def _fill_argv(self) -> list[str]:
         words = [
-            self._text(word, f"word {place} of the command")
+            self._fill_text(word, f"word {place} of the command")
             for place, word in enumerate(self.server.command, 1)
         ]
         try:
             check_same_words(
-                words, [self._without_credentials(word) for word in self.server.command]
+                words, [self._replace_credentials(word) for word in self.server.command]
             )
             return check_command(words)
         except ConfigInvalid as error:
-            raise self._unusable("command") from error
+            raise self._make_unusable_error("command") from error
 
-    def _cwd(self) -> str:
-        cwd = self._text(self.server.cwd, "working directory")
-        if cwd != self._without_credentials(self.server.cwd):
-            raise self._unusable("working directory")
+    def _fill_cwd(self) -> str:
+        cwd = self._fill_text(self.server.cwd, "working directory")
+        if cwd != self._replace_credentials(self.server.cwd):
+            raise self._make_unusable_error("working directory")
         return cwd
 
-    def _url(self) -> str:
-        url = self._text(self.server.url, "URL")
+    def _fill_url(self) -> str:
+        url = self._fill_text(self.server.url, "URL")
         try:
-            check_same_address(url, self._without_credentials(self.server.url))
+            check_same_address(url, self._replace_credentials(self.server.url))
             return check_url(url, SCHEMES[Transport(self.server.transport)])
         except (ConfigInvalid, ValueError):
             # the cause quotes the address, which may hold a secret
-            raise self._unusable("URL") from None
+            raise self._make_unusable_error("URL") from None
 
-    def _without_credentials(self, text: str) -> str:
+    def _replace_credentials(self, text: str) -> str:
         """The text as a person has confirmed it: with a letter in place of each credential."""
         return fill(text, variables=self.variables, credential=lambda _: "x") or ""
 
-    def _pairs(self, pairs: Mapping[str, str], what: str) -> dict[str, str]:
+    def _fill_pairs(self, pairs: Mapping[str, str], what: str) -> dict[str, str]:
         """Values filled in; a pair without a value is left out, and the server's page says so."""
-        filled, missing = fill_pairs(pairs, variables=self.variables, credential=self._credential)
+        filled, missing = fill_pairs(
+            pairs, variables=self.variables, credential=self._find_credential
+        )
         if missing:
             names = ", ".join(sorted(missing))
             message = f"Left out, because a value is missing: {what} {names}. {LISTED}"
@@ -197,17 +202,17 @@ class _Filling:
                 check_env(filled) if what == "environment variable" else check_pairs(filled, what)
             )
         except ConfigInvalid as error:
-            raise self._unusable(what) from error
+            raise self._make_unusable_error(what) from error
 
-    def _text(self, text: str, what: str) -> str:
-        filled = fill(text, variables=self.variables, credential=self._credential)
+    def _fill_text(self, text: str, what: str) -> str:
+        filled = fill(text, variables=self.variables, credential=self._find_credential)
         if filled is None:
             raise ConfigInvalid(
                 f"A value in the {what} of '{self.server.slug}' is missing: {text}", remedy=LISTED
             )
         return filled
 
-    def _unusable(self, what: str) -> ConfigInvalid:
+    def _make_unusable_error(self, what: str) -> ConfigInvalid:
         return ConfigInvalid(
             f"The {what} of '{self.server.slug}' is not valid when its variables and credentials are filled in.",
             remedy="Check the values of the variables and credentials. A credential cannot change a program, a working "
@@ -216,8 +221,8 @@ class _Filling:
         )
 
 
-def _limits(server: Server) -> Limits:
-    return Limits(
+def _build_limits(server: Server) -> ServerLimits:
+    return ServerLimits(
         connect_timeout=server.connect_timeout,
         request_timeout=server.request_timeout,
         idle_timeout=server.idle_timeout,

@@ -15,15 +15,15 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from mcpregistry.domain.errors import Interrupted
-from mcpregistry.domain.text.canonical import canonical, plain
+from mcpregistry.domain.text.canonical import clean_text, encode_canonical_json
 from mcpregistry.models import Server, ServerTest
 from mcpregistry.services.servers.checks import (
     QUEUED,
     RUNNING,
     claim_each,
-    learn,
-    left_out,
+    describe_left_out,
     mark_failed,
+    record_discovery,
     send_test,
 )
 
@@ -46,7 +46,11 @@ def run_test(*, test_id: int, probe: Probe, process: str = "") -> ServerTest | N
     if not queued.update(verdict=RUNNING, started_at=now, error=""):
         return None
     test = ServerTest.objects.select_related("server").get(pk=test_id)
-    call = (test.call_tool, canonical(test.call_arguments).encode()) if test.call_tool else None
+    call = (
+        (test.call_tool, encode_canonical_json(test.call_arguments).encode())
+        if test.call_tool
+        else None
+    )
     return record_test_result(
         test=test, report=probe(test.server_id, call, test.in_sandbox), process=process
     )
@@ -88,7 +92,7 @@ def record_progress(test_id: int, steps: Mapping[str, float], stderr: str) -> No
     """Keep how far a running test is: the steps that are done, in milliseconds, and what its server
     has written."""
     running = ServerTest.objects.filter(pk=test_id, verdict=RUNNING)
-    running.update(timings=_rounded(steps), stderr_tail=plain(stderr, _STDERR_KEPT))
+    running.update(timings=_round_durations(steps), stderr_tail=clean_text(stderr, _STDERR_KEPT))
 
 
 def record_test_result(*, test: ServerTest, report: TestReport, process: str = "") -> ServerTest:
@@ -107,17 +111,19 @@ def record_test_result(*, test: ServerTest, report: TestReport, process: str = "
 def record_verdict(*, test: ServerTest, report: TestReport) -> ServerTest:
     """Keep the verdict of a claimed test alone; what it showed of the server was taken in before
     (``learn_from``)."""
-    code, error = _verdict(report)
+    code, error = _describe_verdict(report)
     test.verdict = ServerTest.Verdict.FAILED if code else ServerTest.Verdict.PASSED
     test.finished_at = timezone.now()
     test.server_revision = test.server.revision
     test.protocol_era = report.discovery.era if report.discovery else ""
     test.tool_count = len(report.discovery.tools) if report.discovery and report.listed else None
-    test.timings = _rounded(report.timings)
+    test.timings = _round_durations(report.timings)
     test.error_code = code
-    test.error = plain(error)
-    test.stderr_tail = plain(report.stderr, _STDERR_KEPT)
-    test.left_out = left_out(report.discovery) if report.discovery and report.listed else ""
+    test.error = clean_text(error)
+    test.stderr_tail = clean_text(report.stderr, _STDERR_KEPT)
+    test.left_out = (
+        describe_left_out(report.discovery) if report.discovery and report.listed else ""
+    )
     running = ServerTest.objects.filter(pk=test.pk, verdict=RUNNING)
     # the reaper may have given it up
     running.update(**{name: getattr(test, name) for name in _RESULT})
@@ -165,11 +171,11 @@ def _give_up(tests: QuerySet[ServerTest], now: datetime) -> int:
     )
 
 
-def _rounded(steps: Mapping[str, float]) -> dict[str, float]:
+def _round_durations(steps: Mapping[str, float]) -> dict[str, float]:
     return {step: round(milliseconds, 1) for step, milliseconds in steps.items()}
 
 
-def _verdict(report: TestReport) -> tuple[str, str]:
+def _describe_verdict(report: TestReport) -> tuple[str, str]:
     """Error code and text with remedy; empty when the test passed."""
     if report.error is not None:
         return report.error.code, str(report.error)
@@ -185,12 +191,12 @@ def learn_from(*, server: Server, report: TestReport, process: str = "") -> bool
     A server that listed its tools works, also when a test's own call then failed.
     """
     if report.discovery is not None and report.listed:
-        learn(server=server, discovery=report.discovery, process=process)
+        record_discovery(server=server, discovery=report.discovery, process=process)
         return True
     # says nothing of the server; who runs next looks at once
     if isinstance(report.error, Interrupted):
         Server.objects.filter(pk=server.pk).update(next_check_at=timezone.now())
         return False
-    code, error = _verdict(report)
+    code, error = _describe_verdict(report)
     mark_failed(server_id=server.pk, code=code, message=error)
     return False

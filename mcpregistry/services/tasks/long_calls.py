@@ -16,11 +16,11 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
-from mcpregistry.db import database_now
-from mcpregistry.domain.calls.ends import LOOK_FIRST
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.schema.output import output_warning
-from mcpregistry.domain.text.canonical import stored
+from mcpregistry.db import read_database_now
+from mcpregistry.domain.calls.outcome_texts import LOOK_FIRST
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.schema.output import check_output
+from mcpregistry.domain.text.canonical import encode_lossy_json
 from mcpregistry.models import Definition, HostTask, Invocation
 from mcpregistry.services.records import ending
 from mcpregistry.services.tasks import host_tasks
@@ -32,22 +32,24 @@ KEEP = timedelta(seconds=90)  # a process that says nothing for so long is taken
 _WITH_THE_WORK = timedelta(days=3650)
 
 
-def keep(*, call_id: str, fence: int, now: datetime | None = None) -> bool:
+def renew_call_lease(*, call_id: str, fence: int, now: datetime | None = None) -> bool:
     """Renew the call's lease, because this process waits still. False: the call has ended.
 
     A call that the clock has given up is waited for on: its end will replace what was supposed.
     """
     mine = Invocation.objects.filter(pk=call_id, fence=fence)
-    held = mine.filter(state=State.DISPATCHED).update(lease_until=(now or database_now()) + KEEP)
+    held = mine.filter(state=InvocationState.DISPATCHED).update(
+        lease_until=(now or read_database_now()) + KEEP
+    )
     return bool(held) or mine.without_known_end().exists()
 
 
-def handed_over(now: datetime) -> Q:
+def match_handed_over_calls(now: datetime) -> Q:
     """Calls that no process holds, because they end with their work."""
     return Q(lease_until__gt=now + _WITH_THE_WORK / 2)
 
 
-def hand_over(
+def hand_over_call(
     *,
     call_id: str,
     fence: int,
@@ -63,11 +65,11 @@ def hand_over(
 
     Raises Busy when the agent has too many tasks open.
     """
-    now = now or database_now()
-    held = Invocation.objects.filter(pk=call_id, fence=fence, state=State.DISPATCHED)
+    now = now or read_database_now()
+    held = Invocation.objects.filter(pk=call_id, fence=fence, state=InvocationState.DISPATCHED)
     if not held.update(lease_until=now + _WITH_THE_WORK):
         return None
-    return host_tasks.create(
+    return host_tasks.create_task(
         call_id=call_id,
         agent=agent,
         endpoint=endpoint,
@@ -78,11 +80,11 @@ def hand_over(
     )
 
 
-def end(
+def end_long_call(
     *,
     call_id: str,
     fence: int,
-    state: State,
+    state: InvocationState,
     code: str = "",
     reason: str = "",
     outcome: Mapping[str, Any] | None = None,
@@ -100,24 +102,24 @@ def end(
     if call is None:
         return False
     result = outcome.get("result")
-    if state is State.UNKNOWN:
+    if state is InvocationState.UNKNOWN:
         reason = f"{reason} {LOOK_FIRST}".strip()
-    ended = ending.ended(
+    ended = ending.build_end_columns(
         state,
         received_at=call.received_at,
         now=now,
         reason=reason,
         code=code,
         result=result,
-        warning=_warning(call, result) if state is State.SUCCEEDED else "",
+        warning=_find_warning(call, result) if state is InvocationState.SUCCEEDED else "",
     )
-    text = stored(outcome) if outcome else ""
+    text = encode_lossy_json(outcome) if outcome else ""
     return _write_end(call, ended, text if len(text) <= MAX_KEPT else "")
 
 
 @transaction.atomic
-def _write_end(call: Invocation, ended: ending.Ended, kept: str) -> bool:
-    if not ending.write(call, ended, actor=call.agent_slug, keep=ended["result"] is not None):
+def _write_end(call: Invocation, ended: ending.CallEndColumns, kept: str) -> bool:
+    if not ending.write_end(call, ended, actor=call.agent_slug, keep=ended["result"] is not None):
         return False
     HostTask.objects.filter(call_id=call.pk).update(
         result=kept,
@@ -129,8 +131,8 @@ def _write_end(call: Invocation, ended: ending.Ended, kept: str) -> bool:
     return True
 
 
-def _warning(call: Invocation, result: Any) -> str:
+def _find_warning(call: Invocation, result: Any) -> str:
     approved = Definition.objects.filter(
         hash=call.definition_hash, tool__name=call.tool_name, tool__server__slug=call.server_slug
     ).first()
-    return output_warning(approved.data, result) if approved else ""
+    return check_output(approved.data, result) if approved else ""

@@ -21,7 +21,7 @@ from mcpregistry.database_errors import is_passing
 from mcpregistry.domain.version import VERSION
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import AuditSeal, Configuration
-from mcpregistry.models.guards import altered_guards, install_guards, missing_guards
+from mcpregistry.models.guards import find_altered_guards, find_missing_guards, install_guards
 from mcpregistry.services.access.roles import ROLES, install_roles
 from mcpregistry.services.records import seals
 
@@ -37,29 +37,29 @@ _NOTE = "complete_for"
 _TABLE = Configuration._meta.db_table
 
 
-class Incomplete(RuntimeError):
+class IncompleteDatabaseError(RuntimeError):
     """This process must not serve; the text says what is missing and which command makes it."""
 
 
-def begin() -> None:
+def begin_migration() -> None:
     """Note that a ``migrate`` changes tables from now on. Where it is interrupted, the note
     stays."""
-    if _NOTE in (_columns() or ()):
+    if _NOTE in (_list_columns() or ()):
         # not by the model: its other columns may not be there yet
         with connection.cursor() as cursor:
             cursor.execute(f"UPDATE {_TABLE} SET {_NOTE} = ''")  # noqa: S608  names of ours
 
 
-def finish(*, migrated: bool) -> None:
+def finish_migration(*, migrated: bool) -> None:
     """Make triggers and roles anew, and the log's first checkpoint if there is none; note that
     ``migrate`` has ended.
 
     If migrations were applied or triggers were missing, the revision rises, so that all processes
     read the configuration again: no trigger has reported what was changed in the meantime.
     """
-    if _NOTE not in (_columns() or ()):
+    if _NOTE not in (_list_columns() or ()):
         return  # migrated back to a state before it
-    untold = migrated or bool(missing_guards() or altered_guards())
+    untold = migrated or bool(find_missing_guards() or find_altered_guards())
     # PostgreSQL would lock all tables until the end, and so could run into a deadlock with a site
     # that is at work.
     with transaction.atomic() if connection.vendor == "sqlite" else nullcontext():
@@ -74,19 +74,19 @@ def finish(*, migrated: bool) -> None:
         )
 
 
-def require() -> None:
+def require_complete() -> None:
     """Raises Incomplete if something is missing. Some milliseconds, for a process that starts."""
-    if said := missing():
-        raise Incomplete(said)
+    if said := explain_missing_parts():
+        raise IncompleteDatabaseError(said)
 
 
-def require_once_it_answers() -> None:
+def wait_until_complete() -> None:
     """The same, for a process without callers: it waits until the database answers, however long
     that takes."""
     waiting = False
     while True:
         try:
-            require()
+            require_complete()
         except Error as error:
             if not is_passing(error):
                 raise
@@ -99,23 +99,23 @@ def require_once_it_answers() -> None:
             return
 
 
-def missing() -> str:
+def explain_missing_parts() -> str:
     """What is missing and how to make it, in words; "" if nothing is. Raises a database error."""
-    columns = _columns()
+    columns = _list_columns()
     if columns is None:
         return f"The database has no tables. {REMEDY}"
     if _NOTE not in columns:
         return UNRELEASED
-    lost = [*_lost_triggers(), *_lost_roles()]
+    lost = [*_describe_lost_triggers(), *_describe_lost_roles()]
     if not AuditSeal.objects.exists():
         lost.append("the first checkpoint of the audit log")
     return f"The database lacks {'; '.join(lost)}. {REMEDY}" if lost else ""
 
 
-def interrupted() -> str:
+def explain_interrupted_migration() -> str:
     """The same; besides, whether the last ``migrate`` has not ended, or was that of another
     version."""
-    if said := missing():
+    if said := explain_missing_parts():
         return said
     last = Configuration.load().complete_for
     if last == VERSION:
@@ -126,11 +126,11 @@ def interrupted() -> str:
 
 def is_unreleased() -> bool:
     """Whether the tables are those of a version before the first release."""
-    columns = _columns()
+    columns = _list_columns()
     return columns is not None and _NOTE not in columns
 
 
-def _columns() -> set[str] | None:
+def _list_columns() -> set[str] | None:
     """Those of the table with the note; None without this table."""
     with connection.cursor() as cursor:
         if _TABLE not in connection.introspection.table_names(cursor):
@@ -139,14 +139,14 @@ def _columns() -> set[str] | None:
         return {name for name, *_ in cursor.description}
 
 
-def _lost_triggers() -> list[str]:
-    lost = missing_guards()
+def _describe_lost_triggers() -> list[str]:
+    lost = find_missing_guards()
     if len(lost) < 2:
         return [f"the trigger {name}" for name in lost]
     return [f"{len(lost)} triggers, such as {lost[0]}"]
 
 
-def _lost_roles() -> list[str]:
+def _describe_lost_roles() -> list[str]:
     """Roles that are not there, or that may do nothing."""
     there = (
         Group.objects.filter(name__in=ROLES).annotate(may=Count("permissions")).filter(may__gt=0)

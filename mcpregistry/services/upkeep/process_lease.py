@@ -2,8 +2,8 @@
 
 A thread renews the lease every few seconds on a connection of its own, so that neither a busy event
 loop nor an exhausted pool makes a living process look dead. The same thread looks for processes
-whose lease has expired, on all machines, and ends what they had in progress (``deaths.py``). No
-supervisor and no clock is needed: any living process does it.
+whose lease has expired, on all machines, and ends what they had in progress
+(``dead_processes.py``). No supervisor and no clock is needed: any living process does it.
 
 While the database is unavailable no process can renew, and a suspended machine stops all of its
 processes. So a process declares another one dead only if its own renewals have succeeded, without a
@@ -21,10 +21,10 @@ import structlog
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 
 from mcpregistry.database_errors import fault_facts
-from mcpregistry.db import unpooled
+from mcpregistry.db import create_unpooled_connection
 from mcpregistry.models import SiteProcess
-from mcpregistry.services.servers.connections import process_name
-from mcpregistry.services.upkeep import deaths, processes
+from mcpregistry.services.servers.connections import make_process_name
+from mcpregistry.services.upkeep import dead_processes, processes
 
 log = structlog.get_logger(__name__)
 
@@ -43,8 +43,8 @@ class ProcessLease:
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, kind: str) -> None:
-        self.key = processes.writer_base(kind)
-        self.name = process_name(kind)
+        self.key = processes.make_writer_base(kind)
+        self.name = make_process_name(kind)
         self._address = ""
         self._holders = 0
         self._has_tried = threading.Event()
@@ -63,7 +63,7 @@ class ProcessLease:
         on a read-only database.
         """
         with cls._lock:
-            lease = cls._held.get(processes.writer_base(kind))
+            lease = cls._held.get(processes.make_writer_base(kind))
             if lease is None:
                 lease = cls(kind)
                 cls._held[lease.key] = lease
@@ -77,7 +77,7 @@ class ProcessLease:
         fails, the next renewal does it."""
         self._address = address
         with contextlib.suppress(Error):
-            processes.renew(self.key, self.name, address)
+            processes.renew_process_lease(self.key, self.name, address)
 
     def release(self) -> None:
         """End the lease once its last holder has released it. Blocks for a moment."""
@@ -90,13 +90,13 @@ class ProcessLease:
         self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
-        connections[DEFAULT_DB_ALIAS] = unpooled()
+        connections[DEFAULT_DB_ALIAS] = create_unpooled_connection()
         pause = 0.0
         try:
             while not self._stopping.wait(pause):
                 pause = self._renew_and_watch()
                 self._has_tried.set()
-            processes.leave(self.key)
+            processes.delete_own_process(self.key)
         except Error as error:  # then the lease expires
             log.info("process_lease.not_ended", **fault_facts(error))
         finally:
@@ -106,11 +106,11 @@ class ProcessLease:
         """Renew the lease, and look at those of the others. Returns the seconds until the next
         time."""
         try:
-            now = processes.renew(self.key, self.name, self._address)
+            now = processes.renew_process_lease(self.key, self.name, self._address)
             self._judge.note_renewal(now)
-            others = processes.others(self.key)
-            if self._judge.may_judge(now):
-                self._bury([each for each in others if each.lease_until < now], now)
+            others = processes.list_other_processes(self.key)
+            if self._judge.can_judge(now):
+                self._clean_up_dead([each for each in others if each.lease_until < now], now)
         except Exception as error:
             # no error may end this thread, or the process would count as dead
             log.warning(
@@ -125,7 +125,7 @@ class ProcessLease:
         ]
         return min([RENEW_EVERY, *(each + _AFTER_EXPIRY for each in expiries)])
 
-    def _bury(self, dead: list[SiteProcess], now: datetime) -> None:
+    def _clean_up_dead(self, dead: list[SiteProcess], now: datetime) -> None:
         """End what these processes had in progress, in another thread, because this thread must
         renew its lease."""
         self._buried = {each.pk: self._buried[each.pk] for each in dead if each.pk in self._buried}
@@ -137,17 +137,17 @@ class ProcessLease:
         ]
         if due and (self._burial is None or not self._burial.is_alive()):
             self._burial = threading.Thread(
-                target=self._bury_each, args=(due, now), name="burial", daemon=True
+                target=self._clean_up_each, args=(due, now), name="burial", daemon=True
             )
             self._burial.start()
 
-    def _bury_each(self, due: list[SiteProcess], now: datetime) -> None:
+    def _clean_up_each(self, due: list[SiteProcess], now: datetime) -> None:
         try:
             for each in due:
-                deaths.bury(each, now)
+                dead_processes.clean_up_dead_process(each, now)
                 self._buried[each.pk] = each.lease_until
                 if each.lease_until < now - processes.KEPT:
-                    processes.forget(each)
+                    processes.delete_dead_process(each)
         except Exception as error:  # the next look tries again
             log.warning(
                 "process_lease.not_buried",
@@ -172,6 +172,6 @@ class Judge:
             self._steady_since = now
         self._last = now
 
-    def may_judge(self, now: datetime) -> bool:
+    def can_judge(self, now: datetime) -> bool:
         """Whether every living process has had enough time to renew its lease."""
         return self._steady_since is not None and now - self._steady_since >= processes.LEASE

@@ -14,7 +14,7 @@ import socket
 from datetime import datetime, timedelta
 from functools import cache
 
-from mcpregistry.db import database_now
+from mcpregistry.db import read_database_now
 from mcpregistry.models import SiteProcess
 
 LEASE = timedelta(seconds=10)
@@ -22,82 +22,82 @@ LEASE = timedelta(seconds=10)
 KEPT = timedelta(minutes=1)
 
 
-def writer_base(kind: str) -> str:
+def make_writer_base(kind: str) -> str:
     """Return what the names of all writers of this process begin with, followed by a dot: its key
     in the table.
 
     It is different for each start, because containers often have the same host name and process id.
     """
-    return f"{host_prefix(kind, os.getpid())}{_instance(os.getpid())}"
+    return f"{make_host_prefix(kind, os.getpid())}{_make_instance_id(os.getpid())}"
 
 
-def host_prefix(kind: str, pid: int) -> str:
+def make_host_prefix(kind: str, pid: int) -> str:
     """Return what the writers of a process of this host begin with, whenever it was started."""
     return f"{kind}:{socket.gethostname()[:24]}:{pid}:"
 
 
-def base_of(writer: str) -> str:
+def extract_writer_base(writer: str) -> str:
     """Return the key of the process that has this writer."""
     return writer.rpartition(".")[0]
 
 
 @cache
-def _instance(pid: int) -> str:
+def _make_instance_id(pid: int) -> str:
     return secrets.token_hex(4)
 
 
-def renew(key: str, name: str, address: str = "") -> datetime:
+def renew_process_lease(key: str, name: str, address: str = "") -> datetime:
     """Renew the lease of a process, or create its row. Returns the time of the database."""
-    now = database_now()
+    now = read_database_now()
     if not SiteProcess.objects.filter(pk=key).update(lease_until=now + LEASE, address=address):
         SiteProcess.objects.create(pk=key, name=name, address=address, lease_until=now + LEASE)
     return now
 
 
-def leave(key: str) -> None:
+def delete_own_process(key: str) -> None:
     """Delete the row of a process that stops in order: it has ended its calls itself."""
     SiteProcess.objects.filter(pk=key).delete()
 
 
-def others(key: str) -> list[SiteProcess]:
+def list_other_processes(key: str) -> list[SiteProcess]:
     """Return the other processes, including those whose lease has expired."""
     return list(SiteProcess.objects.exclude(pk=key).order_by("lease_until"))
 
 
-def addresses() -> list[str]:
+def list_process_addresses() -> list[str]:
     """Return where processes on other machines reach the living processes that can be reached."""
-    alive = SiteProcess.objects.filter(lease_until__gte=database_now()).exclude(address="")
+    alive = SiteProcess.objects.filter(lease_until__gte=read_database_now()).exclude(address="")
     return list(alive.order_by("pk").values_list("address", flat=True))
 
 
-def named(name: str) -> list[SiteProcess]:
+def find_processes_by_name(name: str) -> list[SiteProcess]:
     """Return the processes with this name; there may be several, on hosts with the same name."""
     return list(SiteProcess.objects.filter(name=name))
 
 
-def is_alive(name: str, now: datetime) -> bool:
+def is_process_alive(name: str, now: datetime) -> bool:
     """Whether a living process has this name."""
     return SiteProcess.objects.filter(name=name, lease_until__gte=now).exists()
 
 
-def has_returned(process: SiteProcess) -> bool:
+def has_process_returned(process: SiteProcess) -> bool:
     """Whether a process has renewed its lease, or stopped in order, since its row was read."""
     return not SiteProcess.objects.filter(pk=process.pk, lease_until=process.lease_until).exists()
 
 
-def forget(process: SiteProcess) -> None:
+def delete_dead_process(process: SiteProcess) -> None:
     """Delete the row of a dead process, unless it has come back."""
     SiteProcess.objects.filter(pk=process.pk, lease_until=process.lease_until).delete()
 
 
-def last_sign(writer: str, now: datetime, *, is_dead: bool) -> datetime | None:
+def find_last_sign(writer: str, now: datetime, *, is_dead: bool) -> datetime | None:
     """Return when the dead process that ``writer`` belongs to was last known to be alive; None if
     that is not known.
 
     ``is_dead``: the caller knows that it is dead, or lost its work. Otherwise its lease must have
     expired.
     """
-    process = SiteProcess.objects.filter(pk=base_of(writer)).first()
+    process = SiteProcess.objects.filter(pk=extract_writer_base(writer)).first()
     if process is None or not (is_dead or process.lease_until < now):
         return None
     return process.lease_until - LEASE

@@ -17,7 +17,7 @@ from django.db import transaction
 from django.db.models import Model, QuerySet
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.models.sealing import key_of, seal, sealed, unseal
+from mcpregistry.models.sealing import find_sealed_columns, key_of, seal, unseal
 from mcpregistry.services.records import audit
 
 _PAGE = 200  # texts of one transaction
@@ -26,7 +26,7 @@ Text = tuple[Any, Any, str]  # key of the row, its uid, what is sealed
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class SealedColumn:
     """A column of sealed texts. ``model`` is the one whose row they belong to, also in a
     history."""
 
@@ -39,29 +39,29 @@ class Column:
         return f"{self.model._meta.label_lower}:{uid}:{self.name}"
 
 
-def columns() -> list[Column]:
+def list_sealed_columns() -> list[SealedColumn]:
     """Every column of the site that holds sealed texts, those of histories included."""
     found = []
-    for model in filter(sealed, apps.get_models()):
+    for model in filter(find_sealed_columns, apps.get_models()):
         history = getattr(model, "history", None)
         tables = [model, *([history.model] if history else [])]
-        for name in sealed(model):
+        for name in find_sealed_columns(model):
             for table in tables:
                 if name in {field.name for field in table._meta.local_concrete_fields}:
-                    found.append(Column(table._base_manager.all(), model, name))
+                    found.append(SealedColumn(table._base_manager.all(), model, name))
     return found
 
 
-def keys_in_use() -> Counter[str]:
+def count_key_uses() -> Counter[str]:
     """How many texts each key has sealed."""
     found: Counter[str] = Counter()
-    for column in columns():
-        for page in _pages(column):
+    for column in list_sealed_columns():
+        for page in _iterate_pages(column):
             found.update(key_of(text) for _, _, text in page)
     return found
 
 
-def reseal(*, actor: str, say: Callable[[str], None]) -> tuple[int, list[str]]:
+def reseal_all(*, actor: str, say: Callable[[str], None]) -> tuple[int, list[str]]:
     """Seal with the newest key whatever another has sealed.
 
     Returns how many texts that were, and one sentence for each that does not open and stays as it
@@ -69,30 +69,32 @@ def reseal(*, actor: str, say: Callable[[str], None]) -> tuple[int, list[str]]:
     """
     done = 0
     closed = list[str]()
-    for column in columns():
-        for page in _pages(column):
-            count, problems = _reseal(column, page)
+    for column in list_sealed_columns():
+        for page in _iterate_pages(column):
+            count, problems = _reseal_page(column, page)
             done = done + count
             closed = [*closed, *problems]
             if count:
                 say(f"{done:,} secrets encrypted again")
     if done:
-        audit.record(kind="secrets.resealed", actor=actor, subject=f"key:{_newest()}", texts=done)
+        audit.record_entry(
+            kind="secrets.resealed", actor=actor, subject=f"key:{_find_newest_key()}", texts=done
+        )
     return done, closed
 
 
-def _newest() -> str:
+def _find_newest_key() -> str:
     return str(next(iter(settings.SLIPSNISSE_KEYS)))
 
 
 @transaction.atomic
-def _reseal(column: Column, page: Iterable[Text]) -> tuple[int, list[str]]:
+def _reseal_page(column: SealedColumn, page: Iterable[Text]) -> tuple[int, list[str]]:
     """One page in one transaction: running processes read the configuration anew once for all of
     it."""
     done = 0
     closed = list[str]()
     for pk, uid, text in page:
-        if key_of(text) == _newest():
+        if key_of(text) == _find_newest_key():
             continue
         place = column.place(uid)
         try:
@@ -105,7 +107,7 @@ def _reseal(column: Column, page: Iterable[Text]) -> tuple[int, list[str]]:
     return done, closed
 
 
-def _pages(column: Column) -> Iterator[list[Text]]:
+def _iterate_pages(column: SealedColumn) -> Iterator[list[Text]]:
     rows = (
         column.rows.exclude(**{column.name: ""})
         .order_by("pk")

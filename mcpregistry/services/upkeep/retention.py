@@ -35,7 +35,7 @@ from mcpregistry.models import (
     SpanFailure,
     SpanUsage,
 )
-from mcpregistry.services.records import audit, bound, call_hours
+from mcpregistry.services.records import audit, call_hours, signed_calls
 from mcpregistry.services.records.idempotency import KEPT_FOR
 from mcpregistry.services.servers.notes import trim_events
 from mcpregistry.services.tasks import host_tasks
@@ -52,7 +52,7 @@ def prune(now: datetime) -> dict[str, int]:
     keep = Configuration.load()
     calls_before = now - timedelta(days=keep.keep_calls_days)
     payloads_before = now - timedelta(days=keep.keep_payloads_days)
-    _tell(calls_before, payloads_before)
+    _record_retention(calls_before, payloads_before)
     promised = Q(host_task__isnull=False) & Q(
         finished_at__gt=now - timedelta(milliseconds=host_tasks.KEPT_MS)
     )
@@ -60,7 +60,7 @@ def prune(now: datetime) -> dict[str, int]:
     ended = Invocation.objects.filter(state__in=[*TERMINAL]).exclude(promised)
     return {
         "calls": _delete(ended.filter(received_at__lt=calls_before)),
-        "payloads": _empty(ended.filter(received_at__lt=payloads_before)),
+        "payloads": _empty_payloads(ended.filter(received_at__lt=payloads_before)),
         "approvals": _empty_requests(ended.filter(received_at__lt=payloads_before)),
         "tasks": _empty_tasks(ended.filter(received_at__lt=payloads_before)),
         "deliveries": _delete(
@@ -73,21 +73,21 @@ def prune(now: datetime) -> dict[str, int]:
                 known_until__gt=now
             )
         ),
-        "conversations": _in_batches(
-            Conversation.objects.filter(last_used_at__lt=calls_before), _delete_told
+        "conversations": _run_in_batches(
+            Conversation.objects.filter(last_used_at__lt=calls_before), _delete_and_record
         ),
         "energy": _delete(
-            EnergyEntry.objects.filter(at__lt=calls_before).exclude(_is_last("pool"))
+            EnergyEntry.objects.filter(at__lt=calls_before).exclude(_match_last_entries("pool"))
         ),
         "budgets": _delete(
             BudgetEntry.objects.filter(at__lt=min(calls_before, now - _LONGEST_PERIOD)).exclude(
-                _is_last("budget")
+                _match_last_entries("budget")
             )
         )
         + _delete(BudgetPeriod.objects.filter(end__lt=calls_before)),
         "versions": sum(
             _forget_versions(model, now - timedelta(days=keep.keep_history_days))
-            for model in versioned()
+            for model in iterate_history_models()
         ),
         "messages": _empty_messages(payloads_before),
         "hours": sum(
@@ -100,38 +100,40 @@ def prune(now: datetime) -> dict[str, int]:
     }
 
 
-def _tell(calls_before: datetime, payloads_before: datetime) -> None:
+def _record_retention(calls_before: datetime, payloads_before: datetime) -> None:
     """Ahead of it, say in the audit log what is forgotten: by it verifying knows what was not taken
     away by hand."""
     full = Invocation.objects.filter(received_at__lt=payloads_before).exclude(
         Q(arguments="") & Q(result="")
     )
     calls = full.exists() or Invocation.objects.filter(received_at__lt=calls_before).exists()
-    if calls or _with_text(payloads_before).exists():
+    if calls or _select_with_text(payloads_before).exists():
         said = {
             "calls_before": calls_before.isoformat(),
             "payloads_before": payloads_before.isoformat(),
         }
-        audit.record(kind="calls.forgotten", actor="retention", subject=bound.FORGOTTEN, **said)
+        audit.record_entry(
+            kind="calls.forgotten", actor="retention", subject=signed_calls.FORGOTTEN, **said
+        )
 
 
-def _is_last(book: str) -> Q:
+def _match_last_entries(book: str) -> Q:
     """Entries that their book names: without them, its balance would follow from nothing."""
     return Q(seq__gt=0, seq=F(f"{book}__book_seq"))
 
 
 def _delete(rows: QuerySet[Any]) -> int:
-    return _in_batches(rows, lambda batch: batch.delete()[0])
+    return _run_in_batches(rows, lambda batch: batch.delete()[0])
 
 
 @transaction.atomic
-def _delete_told(batch: QuerySet[Any]) -> int:
+def _delete_and_record(batch: QuerySet[Any]) -> int:
     """Where each deletion is told in the log: all at once."""
-    with audit.together():
+    with audit.collect_entries():
         return batch.delete()[0]
 
 
-def versioned() -> Iterator[Any]:
+def iterate_history_models() -> Iterator[Any]:
     """The histories of all models, of every app."""
     for model in apps.get_models():
         if isinstance(manager := getattr(model, "history", None), HistoryManager):
@@ -147,7 +149,9 @@ def _forget_versions(versions: Any, before: datetime) -> int:
     old = versions.objects.filter(history_date__lt=before)
     # That a record was deleted goes last, or an earlier version would look like the newest.
     ended = old.filter(~Exists(older), history_type="-")
-    return _in_batches(old.filter(Exists(newer)), _forget_whole) + _in_batches(ended, _forget_whole)
+    return _run_in_batches(old.filter(Exists(newer)), _forget_whole) + _run_in_batches(
+        ended, _forget_whole
+    )
 
 
 def _forget_whole(batch: QuerySet[Any]) -> int:
@@ -157,38 +161,38 @@ def _forget_whole(batch: QuerySet[Any]) -> int:
     return batch.delete()[0]
 
 
-def _empty(calls: QuerySet[Invocation]) -> int:
+def _empty_payloads(calls: QuerySet[Invocation]) -> int:
     """``result_bytes`` stays: how large an answer was is no secret."""
     full = calls.exclude(Q(arguments="") & Q(result=""))
-    return _in_batches(full, lambda batch: batch.update(arguments="", result=""))
+    return _run_in_batches(full, lambda batch: batch.update(arguments="", result=""))
 
 
 def _empty_requests(calls: QuerySet[Invocation]) -> int:
     """What was asked, edited and answered goes; who decided how, and why, stays with the call."""
     requests = ApprovalRequest.objects.filter(call__in=calls)
     full = requests.exclude(edited="", result="", said="")
-    return _in_batches(full, lambda batch: batch.update(edited="", result="", said=""))
+    return _run_in_batches(full, lambda batch: batch.update(edited="", result="", said=""))
 
 
 def _empty_tasks(calls: QuerySet[Invocation]) -> int:
     full = HostTask.objects.filter(call__in=calls).exclude(
         result="", input_requests="", input_responses=""
     )
-    return _in_batches(
+    return _run_in_batches(
         full, lambda batch: batch.update(result="", input_requests="", input_responses="")
     )
 
 
 def _empty_messages(before: datetime) -> int:
     """Who wrote when stays as long as the conversation does."""
-    return _in_batches(_with_text(before), lambda batch: batch.update(text=""))
+    return _run_in_batches(_select_with_text(before), lambda batch: batch.update(text=""))
 
 
-def _with_text(before: datetime) -> QuerySet[Message]:
+def _select_with_text(before: datetime) -> QuerySet[Message]:
     return Message.objects.filter(created_at__lt=before).exclude(text="")
 
 
-def _in_batches(rows: QuerySet[_Row], forget: Callable[[QuerySet[_Row]], int]) -> int:
+def _run_in_batches(rows: QuerySet[_Row], forget: Callable[[QuerySet[_Row]], int]) -> int:
     done = 0
     for _ in range(MAX_BATCHES):
         keys = list(rows.order_by().values_list("pk", flat=True)[:BATCH])

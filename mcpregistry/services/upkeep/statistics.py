@@ -34,7 +34,7 @@ def _count_truly(cursor: Any) -> None:
     # those of the index of words number no rows
     ours = set(connection.introspection.django_table_names())
     known = [row for row in cursor.fetchall() if row[1] in ours]
-    rows = {table: _rows(cursor, table) for table in {table for _, table, _ in known}}
+    rows = {table: _estimate_row_count(cursor, table) for table in {table for _, table, _ in known}}
     for key, table, stat in known:
         guessed, *rest = stat.split()
         if guessed.isdecimal() and rows[table]:
@@ -42,7 +42,7 @@ def _count_truly(cursor: Any) -> None:
             cursor.execute("UPDATE sqlite_stat1 SET stat = %s WHERE rowid = %s", [said, key])
 
 
-def _rows(cursor: Any, table: str) -> int:
+def _estimate_row_count(cursor: Any, table: str) -> int:
     """About how many: those that were deleted from the middle count as well."""
     name = connection.ops.quote_name(table)
     cursor.execute(f"SELECT (SELECT max(rowid) FROM {name}) - (SELECT min(rowid) FROM {name}) + 1")  # noqa: S608 - a table's name

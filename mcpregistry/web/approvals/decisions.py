@@ -10,7 +10,7 @@ from typing import Any
 from django.http import QueryDict
 from django.utils.translation import gettext_lazy as _
 
-from mcpregistry.domain.calls.arguments import parsed, typed_in
+from mcpregistry.domain.calls.arguments import parse_edited_arguments, parse_stored_arguments
 from mcpregistry.domain.errors import ArgumentsInvalid, ConfigInvalid
 from mcpregistry.services.policy.permits import PermitWish
 
@@ -20,7 +20,7 @@ REASON = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RequestedVote:
     """What one person wants: yes or no, why, and perhaps with other arguments or with a permit."""
 
     approve: bool
@@ -29,7 +29,7 @@ class Wish:
     permit: PermitWish | None = None
 
 
-def read(form: QueryDict, stored_arguments: str, now: datetime) -> Wish:
+def read(form: QueryDict, stored_arguments: str, now: datetime) -> RequestedVote:
     """What the detail page's form says.
 
     Raises ``ConfigInvalid`` for a form that says nothing clear, ``ArgumentsInvalid`` for an edit
@@ -37,14 +37,14 @@ def read(form: QueryDict, stored_arguments: str, now: datetime) -> Wish:
     """
     do = form.get("do")
     if do == "edit":
-        return Wish(True, _reason(form), edited(form.get("arguments", "")))
+        return RequestedVote(True, _reason(form), read_edited_arguments(form.get("arguments", "")))
     wish = read_plain(form)
     if wish.approve and form.get("permit") == "on":
         return replace(wish, permit=_permit(form, stored_arguments, now))
     return wish
 
 
-def read_plain(form: QueryDict) -> Wish:
+def read_plain(form: QueryDict) -> RequestedVote:
     """Yes or no with a reason, which a no needs; for the form that decides identical calls
     together.
 
@@ -59,16 +59,16 @@ def read_plain(form: QueryDict) -> Wish:
             "A reason is required to reject a call.",
             remedy="Enter a reason. The agent reads it and can act on it.",
         )
-    return Wish(do == "approve", reason)
+    return RequestedVote(do == "approve", reason)
 
 
 def _reason(form: QueryDict) -> str:
     return form.get("reason", "").strip()[:REASON]
 
 
-def edited(text: str) -> dict[str, Any]:
+def read_edited_arguments(text: str) -> dict[str, Any]:
     """The arguments that a person typed, as an object. Raises ``ArgumentsInvalid``."""
-    value = parsed(typed_in(text))
+    value = parse_stored_arguments(parse_edited_arguments(text))
     if value is None:
         raise ArgumentsInvalid("The arguments are nested too deeply.", remedy="Use fewer levels.")
     return value
@@ -88,7 +88,7 @@ def _permit(form: QueryDict, stored_arguments: str, now: datetime) -> PermitWish
             "The maximum number of calls must be between 1 and 1,000.",
             remedy="Leave it empty to allow any number of calls.",
         )
-    stored = list((parsed(stored_arguments) or {}).items())
+    stored = list((parse_stored_arguments(stored_arguments) or {}).items())
     places = form.getlist("pin")
     if not all(place.isdecimal() and int(place[:9]) < len(stored) for place in places):
         raise ConfigInvalid(

@@ -12,28 +12,28 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from mcpregistry.domain.calls.arguments import laid_out
+from mcpregistry.domain.calls.arguments import list_arguments
 from mcpregistry.domain.errors import ArgumentsInvalid, Conflict, Denied, NotFound, SlipsnisseError
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.shown_definitions import check_call, repair_definition
-from mcpregistry.domain.text.canonical import canonical
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.host_definitions import check_call, repair_definition
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.text.canonical import encode_canonical_json
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import ApprovalRequest
 from mcpregistry.queries import approvals as queries
 from mcpregistry.services.approvals import refusals, requests, votes
-from mcpregistry.web.approvals import decisions, facts, form_tokens
+from mcpregistry.web.approvals import call_facts, decisions, form_tokens
 from mcpregistry.web.pages import page, person, show
 
 
 @page("view_approvalrequest", "POST")
 def detail(request: HttpRequest, pk: str) -> HttpResponse:
     """The page of one request; POST is the decision."""
-    held = _found(request, pk)
-    return _decide(request, held) if request.method == "POST" else _shown(request, held)
+    held = _find_request(request, pk)
+    return _decide(request, held) if request.method == "POST" else _show_detail(request, held)
 
 
-def _found(request: HttpRequest, pk: str) -> ApprovalRequest:
-    held = queries.one(pk, who=person(request))
+def _find_request(request: HttpRequest, pk: str) -> ApprovalRequest:
+    held = queries.find_request(pk, who=person(request))
     if held is None:
         raise NotFound(
             "This held call does not exist.",
@@ -42,7 +42,7 @@ def _found(request: HttpRequest, pk: str) -> ApprovalRequest:
     return held
 
 
-def _shown(
+def _show_detail(
     request: HttpRequest,
     held: ApprovalRequest,
     *,
@@ -52,26 +52,31 @@ def _shown(
 ) -> HttpResponse:
     """The page; ``problem`` is told at ``field`` ("reason", "arguments", "permit"), or above
     all."""
-    around = queries.around(held)
-    shown = facts.arguments(held, around.before, whole=request.GET.get("all") == "1")
-    words, url = facts.where(around.server)
+    around = queries.load_surroundings(held)
+    shown = call_facts.arguments(held, around.before, whole=request.GET.get("all") == "1")
+    words, url = call_facts.where(around.server)
     context = _status(request, held) | {
         "title": _("%(tool)s on %(server)s")
-        % {"tool": printable(held.call.tool_name, 80), "server": printable(held.call.server_slug)},
+        % {
+            "tool": show_invisible_characters(held.call.tool_name, 80),
+            "server": show_invisible_characters(held.call.server_slug),
+        },
         "around": around,
-        "energy": facts.energy(held, around),
+        "energy": call_facts.energy(held, around),
         "shown": shown,
-        "asked_arguments": _asked(held),
+        "asked_arguments": _compare_arguments(held),
         "words": words,
         "url": url,
-        "warnings": facts.warnings(held, around),
+        "warnings": call_facts.warnings(held, around),
         "tool_says": around.definition.data if around.definition else None,
-        "said_limit": facts.SAID,
+        "said_limit": call_facts.SAID,
         "problem": problem,
         "field": field,
         "form": _form(request, held),
         "token": form_tokens.sign(
-            form_tokens.Rendering({held.pk: requests.arguments_hash(held)}, shown.whole),
+            form_tokens.FormRendering(
+                {held.pk: requests.hash_current_arguments(held)}, shown.whole
+            ),
             person(request),
         ),
         "lasts": decisions.LASTS,
@@ -81,32 +86,32 @@ def _shown(
 
 def _status(request: HttpRequest, held: ApprovalRequest) -> dict[str, Any]:
     """What changes while people look: state, votes, who may still decide."""
-    pending = held.call.state == State.PENDING
-    now_hash = requests.arguments_hash(held)
+    pending = held.call.state == InvocationState.PENDING
+    now_hash = requests.hash_current_arguments(held)
     return {
         "held": held,
         "call": held.call,
         "pending": pending,
         "now": timezone.now(),
-        "version": facts.version(held),
+        "version": call_facts.version(held),
         "until": int(held.decide_by.timestamp()),
-        "state_words": facts.state_words(held),
+        "state_words": call_facts.state_words(held),
         "end": queries.end_of(held),
-        "agreed": _agreed(held),
+        "agreed": _count_approvals(held),
         "votes": [(vote, vote.arguments_hash != now_hash) for vote in held.votes.all()],
-        "why_not": votes.why_not(held, person(request)) if pending else "",
-        "refused_until": refusals.holds_until(held, timezone.now()),
+        "why_not": votes.explain_ineligibility(held, person(request)) if pending else "",
+        "refused_until": refusals.find_refusal_end(held, timezone.now()),
     }
 
 
-def _agreed(held: ApprovalRequest) -> int:
-    now = requests.arguments_hash(held)
+def _count_approvals(held: ApprovalRequest) -> int:
+    now = requests.hash_current_arguments(held)
     return sum(vote.approve and vote.arguments_hash == now for vote in held.votes.all())
 
 
-def _asked(held: ApprovalRequest) -> list[Any] | None:
+def _compare_arguments(held: ApprovalRequest) -> list[Any] | None:
     """How the edited arguments differ from those that the agent asked for; None without an edit."""
-    return laid_out(held.edited, held.call.arguments) if held.edited else None
+    return list_arguments(held.edited, held.call.arguments) if held.edited else None
 
 
 def _form(request: HttpRequest, held: ApprovalRequest) -> dict[str, Any]:
@@ -114,7 +119,7 @@ def _form(request: HttpRequest, held: ApprovalRequest) -> dict[str, Any]:
     typed = request.POST
     return {
         "reason": typed.get("reason", ""),
-        "arguments": typed.get("arguments") or facts.editor(held),
+        "arguments": typed.get("arguments") or call_facts.editor(held),
         "permit": typed.get("permit") == "on",
         "lasts": typed.get("lasts", "60"),
         "uses": typed.get("uses", "5"),
@@ -126,24 +131,24 @@ def _form(request: HttpRequest, held: ApprovalRequest) -> dict[str, Any]:
 
 def _decide(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
     try:
-        return _voted(request, held)
+        return _cast_vote(request, held)
     except ArgumentsInvalid as error:
-        return _shown(request, held, status=422, problem=str(error), field="arguments")
+        return _show_detail(request, held, status=422, problem=str(error), field="arguments")
     except Conflict as error:
         problem = _("Your decision was not saved. %(reason)s") % {"reason": error}
-        return _shown(request, _found(request, held.pk), status=409, problem=problem)
+        return _show_detail(request, _find_request(request, held.pk), status=409, problem=problem)
     except Denied as error:
-        return _shown(request, held, status=403, problem=str(error))
+        return _show_detail(request, held, status=403, problem=str(error))
     except SlipsnisseError as error:
         field = (
             "permit"
             if request.POST.get("permit") == "on" and request.POST.get("do") == "approve"
             else "reason"
         )
-        return _shown(request, held, status=422, problem=str(error), field=field)
+        return _show_detail(request, held, status=422, problem=str(error), field=field)
 
 
-def _voted(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
+def _cast_vote(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
     now = timezone.now()
     rendering = form_tokens.read(request.POST.get("token", ""), person(request))
     seen = rendering.seen.get(held.pk)
@@ -158,7 +163,7 @@ def _voted(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
             "This form was already used, and your vote is counted.",
             remedy="Open the call again to see its state.",
         )
-    wish = decisions.read(request.POST, facts.effective(held), now)
+    wish = decisions.read(request.POST, call_facts.effective(held), now)
     if wish.approve and not rendering.whole:
         raise Conflict(
             "You have not seen all of the arguments.", remedy="Press “Show all” before you approve."
@@ -174,16 +179,16 @@ def _voted(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
         via="web",
         now=now,
     )
-    messages.success(request, _told(_found(request, after.pk), wish))
+    messages.success(request, _describe_result(_find_request(request, after.pk), wish))
     return HttpResponseRedirect(reverse("approvals:queue"))
 
 
-def _told(held: ApprovalRequest, wish: decisions.Wish) -> str:
-    name = printable(held.call.tool_name, 80)
+def _describe_result(held: ApprovalRequest, wish: decisions.RequestedVote) -> str:
+    name = show_invisible_characters(held.call.tool_name, 80)
     if not wish.approve:
         return _("Rejected %(call)s. The agent receives your reason.") % {"call": name}
-    if held.call.state == State.PENDING:
-        values = {"call": name, "given": _agreed(held), "required": held.quorum}
+    if held.call.state == InvocationState.PENDING:
+        values = {"call": name, "given": _count_approvals(held), "required": held.quorum}
         return _("You approved %(call)s. It has %(given)s of %(required)s approvals.") % values
     if wish.arguments is not None:
         return _("Approved %(call)s with your changes.") % {"call": name}
@@ -193,12 +198,12 @@ def _told(held: ApprovalRequest, wish: decisions.Wish) -> str:
 @page("decide_approval", "POST")
 def ask_again(request: HttpRequest, pk: str) -> HttpResponse:
     """POST takes the refusal of this call back; a GET only leads to its page."""
-    held = _found(request, pk)
+    held = _find_request(request, pk)
     if request.method == "POST":
         try:
             votes.lift_refusal(request_id=held.pk, user=person(request))
         except (Denied, Conflict) as error:
-            return _shown(
+            return _show_detail(
                 request, held, status=403 if isinstance(error, Denied) else 409, problem=str(error)
             )
         messages.success(
@@ -217,21 +222,23 @@ def ask_again(request: HttpRequest, pk: str) -> HttpResponse:
 def live(request: HttpRequest, pk: str) -> HttpResponse:
     """The changing part of the page, or 204 when nothing has changed since version ``v``. The page
     polls it."""
-    held = _found(request, pk)
-    if request.GET.get("v") == facts.version(held):
+    held = _find_request(request, pk)
+    if request.GET.get("v") == call_facts.version(held):
         return HttpResponse(status=204)
     known = request.GET.get("v", "").rpartition(".")[2]
-    context = _status(request, held) | {"changed": known != facts.version(held).rpartition(".")[2]}
+    context = _status(request, held) | {
+        "changed": known != call_facts.version(held).rpartition(".")[2]
+    }
     return render(request, "approvals/status.html", context)
 
 
 @page("view_approvalrequest", "POST")
 def preview(request: HttpRequest, pk: str) -> HttpResponse:
     """What an edit would change, or what is wrong with it. Decides nothing and stores nothing."""
-    held = _found(request, pk)
-    around = queries.around(held)
+    held = _find_request(request, pk)
+    around = queries.load_surroundings(held)
     try:
-        value = decisions.edited(request.POST.get("arguments", ""))
+        value = decisions.read_edited_arguments(request.POST.get("arguments", ""))
         if around.definition is None:
             raise Conflict(
                 "The tool's definition no longer exists, so an edit cannot be checked.",
@@ -241,7 +248,8 @@ def preview(request: HttpRequest, pk: str) -> HttpResponse:
         check_call(kind, repair_definition(kind, around.definition.data).definition, value)
         changes = [
             each
-            for each in laid_out(canonical(value), facts.effective(held)) or []
+            for each in list_arguments(encode_canonical_json(value), call_facts.effective(held))
+            or []
             if each.change != "same"
         ]
         context: dict[str, Any] = {"changes": changes}

@@ -21,7 +21,7 @@ _LIFE = 12 * 60 * 60  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Rendering:
+class FormRendering:
     """What was shown: request ids with the hash of their arguments each, and whether nothing was
     folded."""
 
@@ -29,13 +29,13 @@ class Rendering:
     whole: bool = True
 
 
-def sign(rendering: Rendering, user: User) -> str:
+def sign(rendering: FormRendering, user: User) -> str:
     """The token for a form that shows this to this person."""
     facts = {"u": user.pk, "s": rendering.seen, "w": rendering.whole, "n": token_urlsafe(9)}
     return signing.dumps(facts, salt=_SALT, compress=True)
 
 
-def read(token: str, user: User) -> Rendering:
+def read(token: str, user: User) -> FormRendering:
     """What was shown with the token. Raises ``Conflict`` if it is not ours, not this person's, or
     over 12 hours old."""
     try:
@@ -44,7 +44,7 @@ def read(token: str, user: User) -> Rendering:
         raise _stale() from error
     if facts["u"] != user.pk:
         raise _stale()
-    return Rendering(facts["s"], facts["w"])
+    return FormRendering(facts["s"], facts["w"])
 
 
 def _stale() -> Conflict:

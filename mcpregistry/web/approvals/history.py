@@ -13,14 +13,14 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext as _
 
-from mcpregistry.db import streamed
-from mcpregistry.domain.calls.arguments import sha256
-from mcpregistry.domain.text.display import printable
+from mcpregistry.db import stream_rows
+from mcpregistry.domain.calls.arguments import hash_stored_text
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Agent, ApprovalRequest, ApprovalVote, EnergyEntry, Server
 from mcpregistry.queries import approvals as queries
-from mcpregistry.queries.approvals import Period
-from mcpregistry.web.approvals import facts
-from mcpregistry.web.approvals.queue import wanted
+from mcpregistry.queries.approvals import HistoryFilter
+from mcpregistry.web.approvals import call_facts
+from mcpregistry.web.approvals.queue import read_filters
 from mcpregistry.web.pages import page, person, show
 
 _PAGE = 50
@@ -56,7 +56,7 @@ _COLUMNS = (
 @page("view_approvalrequest")
 def history(request: HttpRequest) -> HttpResponse:
     """Decided and open requests, newest first, narrowed by the address's filters."""
-    found = queries.history(wanted(request), _period(request), who=person(request))
+    found = queries.query_history(read_filters(request), _period(request), who=person(request))
     found = found.defer("result", "said", "edited", "call__result", "call__arguments")
     rows, more = queries.page_of(found, after=_after(request), size=_PAGE)
     context = {
@@ -89,11 +89,11 @@ def _values(request: HttpRequest) -> dict[str, str]:
     return {name: request.GET.get(name, "") for name in names}
 
 
-def _period(request: HttpRequest) -> Period:
+def _period(request: HttpRequest) -> HistoryFilter:
     since = _moment(request.GET.get("since", ""))
     until = _moment(request.GET.get("until", ""), whole_day=True)
     approver = request.GET.get("approver", "").replace("\x00", "")[:150]
-    return Period(request.GET.get("end", ""), approver, since, until)
+    return HistoryFilter(request.GET.get("end", ""), approver, since, until)
 
 
 def _moment(text: str, *, whole_day: bool = False) -> datetime | None:
@@ -141,14 +141,14 @@ class _Echo:
 @page("view_approvalrequest")
 def as_csv(request: HttpRequest) -> HttpResponse:
     """What the page would show, up to 50,000 rows, streamed."""
-    found = queries.history(wanted(request), _period(request), who=person(request))
+    found = queries.query_history(read_filters(request), _period(request), who=person(request))
     rows = found.annotate(energy=EnergyEntry.of_call("call_id"))[:_MOST]
-    return csv_of("approvals", _COLUMNS, (_line(row) for row in streamed(rows, 500)))  # type: ignore[return-value]
+    return stream_csv("approvals", _COLUMNS, (_line(row) for row in stream_rows(rows, 500)))  # type: ignore[return-value]
 
 
 def _line(row: ApprovalRequest) -> tuple[Any, ...]:
     call = row.call
-    text = facts.effective(row)
+    text = call_facts.effective(row)
     votes = "; ".join(
         f"{vote.name}: {'approve' if vote.approve else 'reject'} ({vote.via})"
         for vote in row.votes.all()
@@ -172,7 +172,7 @@ def _line(row: ApprovalRequest) -> tuple[Any, ...]:
         votes,
         row.decided_reason,
         "yes" if row.edited else "no",
-        sha256(text) if text else "",
+        hash_stored_text(text) if text else "",
         "" if row.energy is None else f"{row.energy:.3f}",  # type: ignore[attr-defined]
         text,
     )
@@ -182,19 +182,19 @@ def _iso(moment: datetime | None) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds") if moment else ""
 
 
-def csv_of(
+def stream_csv(
     name: str, columns: Iterable[str], lines: Iterable[tuple[Any, ...]]
 ) -> StreamingHttpResponse:
     """A CSV file, streamed, every cell quoted and made safe by ``cell``; the link that asked for it
     rests (``working.js``)."""
     writer = csv.writer(_Echo(), quoting=csv.QUOTE_ALL)
 
-    def written() -> Iterator[str]:
+    def write_rows() -> Iterator[str]:
         yield writer.writerow(columns)
         for line in lines:
             yield writer.writerow([cell(value) for value in line])
 
-    response = StreamingHttpResponse(written(), content_type="text/csv; charset=utf-8")
+    response = StreamingHttpResponse(write_rows(), content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="{name}-{timezone.now():%Y-%m-%d}.csv"'
     response.delete_cookie(WAITING)
     return response
@@ -203,7 +203,7 @@ def csv_of(
 def cell(value: object) -> str:
     """Text for a spreadsheet: invisible characters named, and an apostrophe before what would be a
     formula."""
-    text = printable("" if value is None else str(value), _CELL)
+    text = show_invisible_characters("" if value is None else str(value), _CELL)
     return (
         f"'{text}" if text.startswith(_FORMULA) or text.lstrip(" ").startswith(_FORMULA) else text
     )

@@ -21,11 +21,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from mcpregistry.domain.errors import Conflict, NotFound, SlipsnisseError
-from mcpregistry.domain.policy.risk import Level
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.policy.risk import RiskLevel
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import ApprovalRequest, ApprovalVote
 from mcpregistry.queries import approvals as queries
-from mcpregistry.queries.approvals import Vote, Waiting, Wanted
+from mcpregistry.queries.approvals import QueueFilter, Vote, WaitingCall
 from mcpregistry.services.approvals import requests, votes
 from mcpregistry.services.energy import estimates
 from mcpregistry.templatetags.slipsnisse import ago
@@ -39,7 +39,7 @@ FIRST_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class QueueRow:
     """One line of the queue, as text that is fit to be seen. ``until`` is in epoch seconds."""
 
     id: str
@@ -65,7 +65,7 @@ def queue(request: HttpRequest) -> HttpResponse:
     """The page with the filters and the list."""
     context = _queue(request) | {
         "title": _("Approvals"),
-        "choices": asdict(queries.choices(who=person(request))),
+        "choices": asdict(queries.list_choices(who=person(request))),
         "risks": queries.RISKS,
     }
     return show(request, "approvals/queue.html", context)
@@ -75,26 +75,26 @@ def queue(request: HttpRequest) -> HttpResponse:
 def live(request: HttpRequest) -> HttpResponse:
     """The list anew, or 204 when it still is as the caller has it (version ``v``). The page polls
     it."""
-    if request.GET.get("v") == queries.queue_version():
+    if request.GET.get("v") == queries.read_queue_version():
         return HttpResponse(status=204)
     return render(request, "approvals/queue_list.html", _queue(request) | {"news": _news(request)})
 
 
-def wanted(request: HttpRequest) -> Wanted:
+def read_filters(request: HttpRequest) -> QueueFilter:
     """The filters of the address; unknown values simply find nothing."""
     names = ("server", "tool", "agent", "risk", "rule", "search")
-    return Wanted(
+    return QueueFilter(
         **{name: request.GET.get(name, "").replace("\x00", "").strip()[:500] for name in names}
     )
 
 
 def _queue(request: HttpRequest) -> dict[str, Any]:
-    version = queries.queue_version()
-    narrowed = wanted(request)
+    version = queries.read_queue_version()
+    narrowed = read_filters(request)
     now = timezone.now()
-    waiting = queries.queue(narrowed, who=person(request))
+    waiting = queries.list_queue(narrowed, who=person(request))
     total = (
-        queries.waiting_total() if narrowed or len(waiting) == queries.MOST_SHOWN else len(waiting)
+        queries.count_waiting() if narrowed or len(waiting) == queries.MOST_SHOWN else len(waiting)
     )
     shown = waiting if "all" in request.GET else waiting[:FIRST_SHOWN]
     rows, groups = _rows(waiting, shown, person(request).pk)
@@ -107,7 +107,7 @@ def _queue(request: HttpRequest) -> dict[str, Any]:
         "found": len(waiting),
         "may_decide": request.user.has_perm("mcpregistry.decide_approval"),
         "query": _query(request),
-        "word": queries.last_vote(),
+        "word": queries.find_last_vote(),
         "groups": groups,
     }
 
@@ -120,61 +120,66 @@ def _query(request: HttpRequest) -> str:
 
 
 def _rows(
-    waiting: list[Waiting], shown: list[Waiting], user_id: int
-) -> tuple[list[Row], list[Row]]:
+    waiting: list[WaitingCall], shown: list[WaitingCall], user_id: int
+) -> tuple[list[QueueRow], list[QueueRow]]:
     """Those that are shown, and the first of each set of identical low-risk calls among all that
     wait."""
     likeness = [_likeness(each) for each in waiting]
     counts = Counter(likeness)
     first = dict(zip(reversed(likeness), reversed(waiting), strict=True))
     leading = [each for alike, each in reversed(first.items()) if counts[alike] > 1]
-    energy = estimates.of_asked([_asked(each) for each in [*shown, *leading]])
+    energy = estimates.estimate_waiting_calls([_make_cost_key(each) for each in [*shown, *leading]])
     rows, groups = (
-        [_row(each, user_id, counts[_likeness(each)], energy.get(_asked(each))) for each in some]
+        [
+            _row(each, user_id, counts[_likeness(each)], energy.get(_make_cost_key(each)))
+            for each in some
+        ]
         for some in (shown, leading)
     )
     return rows, [row for row in groups if row.alike > 1]
 
 
-def _asked(each: Waiting) -> estimates.Asked:
+def _make_cost_key(each: WaitingCall) -> estimates.Asked:
     return each.agent, each.server, each.tool
 
 
-def _row(each: Waiting, user_id: int, alike: int, energy: float | None) -> Row:
+def _row(each: WaitingCall, user_id: int, alike: int, energy: float | None) -> QueueRow:
     vote = next((vote for vote in each.votes if vote.user_id == user_id), None)
     mine = ""
     if vote is not None:
         mine = "approved" if vote.approve else "rejected"
-    return Row(
+    return QueueRow(
         id=each.id,
         url=reverse("approvals:detail", args=[each.id]),
         risk=each.risk,
-        tool=printable(each.tool, 80),
-        server=printable(each.server),
-        agent=printable(each.agent),
-        rule=printable(each.rule, 60),
-        summary=printable(each.edited_head or each.asked_head, _SUMMARY),
+        tool=show_invisible_characters(each.tool, 80),
+        server=show_invisible_characters(each.server),
+        agent=show_invisible_characters(each.agent),
+        rule=show_invisible_characters(each.rule, 60),
+        summary=show_invisible_characters(each.edited_head or each.asked_head, _SUMMARY),
         asked=ago(each.asked_at),
         until=int(each.decide_by.timestamp()),
-        agreed=f"{_agreed(each.votes)}/{each.quorum}" if each.quorum > 1 else "",
+        agreed=f"{_count_approvals(each.votes)}/{each.quorum}" if each.quorum > 1 else "",
         edited=bool(each.edited_head),
         away=each.waiting_as == ApprovalRequest.Waiting.AWAY,
         mine=mine,
-        alike=alike if each.risk == Level.LOW else 1,
+        alike=alike if each.risk == RiskLevel.LOW else 1,
         energy=energy,
     )
 
 
-def _agreed(cast: tuple[Vote, ...]) -> int:
+def _count_approvals(cast: tuple[Vote, ...]) -> int:
     """Whoever voted last has voted on the arguments as they are now; votes on other ones do not
     count."""
     return sum(vote.approve and vote.arguments_hash == cast[-1].arguments_hash for vote in cast)
 
 
-def _likeness(each: Waiting) -> tuple[str, ...]:
+def _likeness(each: WaitingCall) -> tuple[str, ...]:
     """Equal for calls that may be decided together; edited and long ones are only equal to
     themselves."""
-    alone = each.risk != Level.LOW or len(each.asked_head) > queries.HEAD or bool(each.edited_head)
+    alone = (
+        each.risk != RiskLevel.LOW or len(each.asked_head) > queries.HEAD or bool(each.edited_head)
+    )
     own = each.id if alone else ""
     return each.server, each.tool, each.definition_hash, each.rule_fingerprint, each.asked_head, own
 
@@ -182,8 +187,8 @@ def _likeness(each: Waiting) -> tuple[str, ...]:
 def _news(request: HttpRequest) -> list[str]:
     """What others have decided since the caller last looked, in words."""
     known = request.GET.get("word", "")
-    since = int(known) if known.isdecimal() and len(known) < 18 else queries.last_vote()
-    words = queries.words_since(since)
+    since = int(known) if known.isdecimal() and len(known) < 18 else queries.find_last_vote()
+    words = queries.list_votes_since(since)
     return [_word(vote) for vote in words if vote.user_id != person(request).pk]
 
 
@@ -194,7 +199,10 @@ def _word(vote: ApprovalVote) -> str:
         did = _("%(name)s rejected %(call)s")
     elif request.edited:
         did = _("%(name)s edited and approved %(call)s")
-    return did % {"name": printable(vote.name, 60), "call": printable(request.call.tool_name, 80)}
+    return did % {
+        "name": show_invisible_characters(vote.name, 60),
+        "call": show_invisible_characters(request.call.tool_name, 80),
+    }
 
 
 # Identical low-risk calls
@@ -211,7 +219,7 @@ def alike(request: HttpRequest, pk: str) -> HttpResponse:
     )
     if first is None:
         raise NotFound("This held call does not exist.", remedy="Go back to the queue.")
-    _only_low(pk)
+    _check_only_low(pk)
     return (
         _decide_alike(request, first) if request.method == "POST" else _show_alike(request, first)
     )
@@ -220,8 +228,12 @@ def alike(request: HttpRequest, pk: str) -> HttpResponse:
 def _show_alike(
     request: HttpRequest, first: ApprovalRequest, status: int = 200, problem: str = ""
 ) -> HttpResponse:
-    group = [each for each in queries.identical(first) if not votes.why_not(each, person(request))]
-    seen = {each.pk: requests.arguments_hash(each) for each in group}
+    group = [
+        each
+        for each in queries.list_identical(first)
+        if not votes.explain_ineligibility(each, person(request))
+    ]
+    seen = {each.pk: requests.hash_current_arguments(each) for each in group}
     context = {
         "title": _("Identical calls"),
         "group": group,
@@ -229,7 +241,7 @@ def _show_alike(
         "problem": problem,
         "arguments": first.edited or first.call.arguments,
         "reason": request.POST.get("reason", ""),
-        "token": form_tokens.sign(form_tokens.Rendering(seen), person(request)),
+        "token": form_tokens.sign(form_tokens.FormRendering(seen), person(request)),
     }
     return show(request, "approvals/alike.html", context, status)
 
@@ -249,7 +261,7 @@ def _decide_alike(request: HttpRequest, first: ApprovalRequest) -> HttpResponse:
     refused = []
     for request_id, seen in rendering.seen.items():
         try:
-            _only_low(request_id)
+            _check_only_low(request_id)
             votes.vote(
                 request_id=request_id,
                 user=user,
@@ -276,8 +288,8 @@ def _decide_alike(request: HttpRequest, first: ApprovalRequest) -> HttpResponse:
     return HttpResponseRedirect(reverse("approvals:queue"))
 
 
-def _only_low(request_id: str) -> None:
-    if not ApprovalRequest.objects.filter(pk=request_id, risk=Level.LOW).exists():
+def _check_only_low(request_id: str) -> None:
+    if not ApprovalRequest.objects.filter(pk=request_id, risk=RiskLevel.LOW).exists():
         raise Conflict(
             "Only low-risk calls can be decided together.", remedy="Open each call on its own."
         )

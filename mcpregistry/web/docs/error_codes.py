@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import NotFound
-from mcpregistry.domain.text.display import printable
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.web.docs.rendering import Rendered, render
 
 SLUG = "errors"  # of the document with the table
@@ -72,13 +72,13 @@ def error_code_of(name: str) -> ErrorCode:
         return error_codes()[name]
     except KeyError:
         raise NotFound(
-            error_texts.not_found("error code", printable(name, 60)),
+            error_texts.say_not_found("error code", show_invisible_characters(name, 60)),
             remedy="Search the docs for the message.",
         ) from None
 
 
 @lru_cache(maxsize=200)
-def rendered_code(code: ErrorCode) -> Rendered:
+def render_code(code: ErrorCode) -> Rendered:
     """Return the page about a code."""
     status = (
         f"HTTP status {code.status}"

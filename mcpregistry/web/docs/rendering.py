@@ -16,7 +16,7 @@ _ELSEWHERE = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Section:
+class DocumentSection:
     """A heading and what stands beneath it up to the next: ``level`` 1 to 6, ``anchor`` of its
     address, plain ``text``."""
 
@@ -33,7 +33,7 @@ class Rendered:
 
     title: str
     html: str
-    sections: tuple[Section, ...]
+    sections: tuple[DocumentSection, ...]
 
 
 def slug_of(name: str) -> str:
@@ -49,14 +49,14 @@ def render(text: str, *, base: str) -> Rendered:
     tokens = reader.parse(text)
     sections = _sections(tokens)
     for token in tokens:
-        _lead(token, base)
+        _rewrite_links(token, base)
     body = tokens[3:] if tokens and tokens[0].tag == "h1" else tokens
     return Rendered(
         sections[0].title, reader.renderer.render(body, reader.options, {}), tuple(sections)
     )
 
 
-def _sections(tokens: Sequence[Token]) -> list[Section]:
+def _sections(tokens: Sequence[Token]) -> list[DocumentSection]:
     """The sections; each heading's token gets its anchor as ``id``."""
     seen: Counter[str] = Counter()
     starts = [at for at, token in enumerate(tokens) if token.type == "heading_open"]
@@ -66,7 +66,7 @@ def _sections(tokens: Sequence[Token]) -> list[Section]:
         anchor = _anchor(title, seen)
         tokens[at].attrSet("id", anchor)
         text = " ".join(_plain(token) for token in tokens[at + 3 : end] if token.content)
-        found.append(Section(int(tokens[at].tag[1]), title, anchor, text))
+        found.append(DocumentSection(int(tokens[at].tag[1]), title, anchor, text))
     return found
 
 
@@ -84,7 +84,7 @@ def _anchor(title: str, seen: Counter[str]) -> str:
     return made if seen[made] == 1 else f"{made}-{seen[made] - 1}"
 
 
-def _lead(token: Token, base: str) -> None:
+def _rewrite_links(token: Token, base: str) -> None:
     """Links and pictures of one token and its parts, changed to addresses of this site."""
     for part in (token, *(token.children or ())):
         if part.type == "link_open":

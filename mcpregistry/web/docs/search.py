@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
 
-from mcpregistry.web.docs.library import entries, rendered
+from mcpregistry.web.docs.document_list import entries, render_document
 
 LIMIT = 30
 _SOURCE = "\x02", "\x03"  # stand around a found word; they are in no document
@@ -24,7 +24,7 @@ _lock = Lock()
 
 
 @dataclass(frozen=True)
-class Hit:
+class DocumentHit:
     """A section: its document's slug and title, its anchor and title, and a piece of its text in
     parts, each with whether it is a word that was sought."""
 
@@ -35,7 +35,7 @@ class Hit:
     parts: tuple[tuple[str, bool], ...]
 
 
-def search(question: str) -> list[Hit]:
+def search(question: str) -> list[DocumentHit]:
     """At most ``LIMIT`` sections, for up to ten words of ``question``; the last one may be only
     begun."""
     words = re.findall(r"\w+", question)[:10]
@@ -45,7 +45,8 @@ def search(question: str) -> list[Hit]:
     with _lock:
         rows = _index().execute(_FOUND, (*_SOURCE, match, LIMIT)).fetchall()
     return [
-        Hit(slug, page, anchor, title, _parts(text)) for slug, page, anchor, title, text in rows
+        DocumentHit(slug, page, anchor, title, _parts(text))
+        for slug, page, anchor, title, text in rows
     ]
 
 
@@ -66,7 +67,7 @@ def _index() -> sqlite3.Connection:
                 section.text,
             )
             for entry in entries()
-            for section in rendered(entry).sections
+            for section in render_document(entry).sections
         ],
     )
     return index

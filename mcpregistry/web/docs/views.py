@@ -6,7 +6,7 @@ from __future__ import annotations
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
-from mcpregistry.web.docs import error_codes, library
+from mcpregistry.web.docs import document_list, error_codes
 from mcpregistry.web.docs.search import LIMIT, search
 from mcpregistry.web.pages import page, show
 
@@ -21,7 +21,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "question": question,
         "hits": hits,
         "more": len(hits) == LIMIT,
-        "groups": library.contents(),
+        "groups": document_list.contents(),
     }
     return show(request, "docs/index.html", context)
 
@@ -29,15 +29,15 @@ def index(request: HttpRequest) -> HttpResponse:
 @page(None)
 def document(request: HttpRequest, slug: str) -> HttpResponse:
     """One document, with its own contents beside it, and the ones before and after it."""
-    entry = library.entry_of(slug)
-    rendered = library.rendered(entry)
-    everything = library.entries()
+    entry = document_list.entry_of(slug)
+    rendered = document_list.render_document(entry)
+    everything = document_list.entries()
     at = everything.index(entry)
     context = {
         "title": rendered.title,
         "document": rendered,
         "sections": [section for section in rendered.sections if section.level in (2, 3)],
-        "groups": library.contents(),
+        "groups": document_list.contents(),
         "entry": entry,
         "before": everything[at - 1] if at else None,
         "after": everything[at + 1] if at + 1 < len(everything) else None,
@@ -50,12 +50,12 @@ def error(request: HttpRequest, code: str) -> HttpResponse:
     """The page about one error code."""
     found = error_codes.error_code_of(code)
     names = [*error_codes.error_codes()]
-    rendered = error_codes.rendered_code(found)
+    rendered = error_codes.render_code(found)
     at = names.index(code)
     context = {
         "title": rendered.title,
         "document": rendered,
-        "entry": library.entry_of(error_codes.SLUG),
+        "entry": document_list.entry_of(error_codes.SLUG),
         "code_before": names[at - 1] if at else None,
         "code_after": names[at + 1] if at + 1 < len(names) else None,
     }
@@ -65,6 +65,6 @@ def error(request: HttpRequest, code: str) -> HttpResponse:
 @page(None)
 def image(request: HttpRequest, name: str) -> HttpResponse:
     """A picture of the documents."""
-    response = HttpResponse(library.picture(name), content_type="image/png")
+    response = HttpResponse(document_list.picture(name), content_type="image/png")
     response["Cache-Control"] = "private, max-age=3600"
     return response

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from subagents.llm.scripted import rules
-from subagents.llm.scripted.pieces import as_object, event, identifier, pieces, text_of
-from subagents.llm.scripted.script import Ask, Reply, Result
+from subagents.llm.scripted import provider_rules
+from subagents.llm.scripted.script import Result, ScriptedReply, ScriptedRequest
+from subagents.llm.scripted.stream_pieces import as_object, event, identifier, pieces, text_of
 
 # litellm offers a tool of this name when the history has tool calls and the request offers none
 _PLACEHOLDER = "dummy_tool"
 
 
-def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
+def read(body: dict[str, Any], model: str, streams: bool) -> ScriptedRequest:
     """The request, whatever the wire format."""
     messages = body.get("messages") or []
     blocks = [(m["role"], b) for m in messages for b in _blocks(m.get("content"))]
     users = [b["text"] for role, b in blocks if role == "user" and b.get("type") == "text"]
-    return Ask(
+    return ScriptedRequest(
         model=model,
         stream=streams,
         thinks=(body.get("thinking") or {}).get("type") in ("enabled", "adaptive"),
@@ -41,15 +41,15 @@ def _results(blocks: list[tuple[str, dict[str, Any]]]) -> tuple[Result, ...]:
 
 def check(body: dict[str, Any], *, thinks: bool) -> None:
     """Raises RuleBroken. Whether this API thinks is said in the request."""
-    rules.anthropic(body)
+    provider_rules.check_anthropic(body)
 
 
-def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
+def whole(reply: ScriptedReply, ask: ScriptedRequest) -> dict[str, Any]:
     """The answer in one piece."""
     return _message(reply, ask) | {"content": _content(reply, ask), "stop_reason": _stop(reply)}
 
 
-def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
+def stream(reply: ScriptedReply, ask: ScriptedRequest) -> Iterator[bytes]:
     """The answer as server-sent events."""
     start = _message(reply, ask) | {"content": [], "stop_reason": None}
     yield event({"type": "message_start", "message": start}, "message_start")
@@ -77,7 +77,7 @@ def _blocks(content: Any) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
 
 
-def _content(reply: Reply, ask: Ask) -> list[dict[str, Any]]:
+def _content(reply: ScriptedReply, ask: ScriptedRequest) -> list[dict[str, Any]]:
     calls = [
         {
             "type": "tool_use",
@@ -94,17 +94,21 @@ def _content(reply: Reply, ask: Ask) -> list[dict[str, Any]]:
     ]
 
 
-def _thoughts(reply: Reply, ask: Ask) -> list[dict[str, Any]]:
+def _thoughts(reply: ScriptedReply, ask: ScriptedRequest) -> list[dict[str, Any]]:
     """A model that was told to think does so, whatever the script says of it."""
     if not ask.thinks:
         return []
     thought = reply.thinking or "Let me think."
     return [
-        {"type": "thinking", "thinking": thought, "signature": rules.signature(ask.model, thought)}
+        {
+            "type": "thinking",
+            "thinking": thought,
+            "signature": provider_rules.signature(ask.model, thought),
+        }
     ]
 
 
-def _block(index: int, block: dict[str, Any], reply: Reply) -> Iterator[bytes]:
+def _block(index: int, block: dict[str, Any], reply: ScriptedReply) -> Iterator[bytes]:
     is_text = block["type"] == "text"
     start = {"type": "text", "text": ""} if is_text else block | {"input": {}}
     yield event(
@@ -124,7 +128,7 @@ def _block(index: int, block: dict[str, Any], reply: Reply) -> Iterator[bytes]:
     yield event({"type": "content_block_stop", "index": index}, "content_block_stop")
 
 
-def _message(reply: Reply, ask: Ask) -> dict[str, Any]:
+def _message(reply: ScriptedReply, ask: ScriptedRequest) -> dict[str, Any]:
     usage = reply.usage
     return {
         "id": identifier("msg", ask),
@@ -146,7 +150,7 @@ def _message(reply: Reply, ask: Ask) -> dict[str, Any]:
     }
 
 
-def _stop(reply: Reply) -> str:
+def _stop(reply: ScriptedReply) -> str:
     if reply.outcome:
         return "refusal"
     if reply.cut_off:

@@ -12,8 +12,16 @@ from types import ModuleType
 from typing import Any
 
 from subagents.llm.scripted import anthropic, gemini, ollama, openai
-from subagents.llm.scripted.rules import RuleBroken
-from subagents.llm.scripted.script import Ask, Fault, Reply, Script, ScriptError, faults, reply
+from subagents.llm.scripted.provider_rules import RuleBroken
+from subagents.llm.scripted.script import (
+    Script,
+    ScriptedFault,
+    ScriptedReply,
+    ScriptedRequest,
+    ScriptError,
+    faults,
+    reply,
+)
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -32,34 +40,34 @@ class ScriptedModels:
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Send) -> None:
         """One ASGI connection."""
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await _serve_lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._http(scope, await _body(receive), send)
+            await self._serve_http(scope, await _read_body(receive), send)
 
-    async def _http(self, scope: dict[str, Any], body: bytes, send: Send) -> None:
+    async def _serve_http(self, scope: dict[str, Any], body: bytes, send: Send) -> None:
         path = scope["path"]
         if scope["method"] == "GET":
             await self._get(path, send)
             return
         if path.endswith("/api/show"):
-            await _json(send, 200, ollama.show(""))
+            await _send_json(send, 200, ollama.show(""))
             return
         wire, model, streams = _route(path)
         if wire is None:
-            await _json(send, 404, {"error": {"message": f"{path} is not a model API."}})
+            await _send_json(send, 404, {"error": {"message": f"{path} is not a model API."}})
             return
-        await self._model(wire, body, model, streams, send)
+        await self._serve_model(wire, body, model, streams, send)
 
     async def _get(self, path: str, send: Send) -> None:
         if path.endswith("/models"):
             models = [{"id": name, "object": "model"} for name in sorted(self.script.scenarios)]
-            await _json(send, 200, {"object": "list", "data": models})
+            await _send_json(send, 200, {"object": "list", "data": models})
         elif path.endswith("/journal"):
-            await _json(send, 200, {"requests": list(self.journal)})
+            await _send_json(send, 200, {"requests": list(self.journal)})
         else:
-            await _json(send, 404, {"error": {"message": "Try /v1/models or /journal."}})
+            await _send_json(send, 404, {"error": {"message": "Try /v1/models or /journal."}})
 
-    async def _model(
+    async def _serve_model(
         self, wire: ModuleType, body: bytes, model: str, streams: bool, send: Send
     ) -> None:
         try:
@@ -67,7 +75,7 @@ class ScriptedModels:
             wants = bool(data.get("stream", wire is ollama)) if wire is not gemini else streams
             ask = wire.read(data, model or str(data.get("model") or ""), wants)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            await _json(
+            await _send_json(
                 send, 400, wire.error(400, f"The request cannot be read ({type(error).__name__}).")
             )
             return
@@ -77,12 +85,14 @@ class ScriptedModels:
             said = reply(turn, ask)
             fault = self._next_fault(ask, faults(turn))
         except (ScriptError, RuleBroken) as error:
-            await _json(send, 400, wire.error(400, str(error)))
+            await _send_json(send, 400, wire.error(400, str(error)))
             return
         self._remember(wire, ask, fault)
         await _answer(wire, ask, said, fault, send)
 
-    def _next_fault(self, ask: Ask, planned: list[Fault | None]) -> Fault | None:
+    def _next_fault(
+        self, ask: ScriptedRequest, planned: list[ScriptedFault | None]
+    ) -> ScriptedFault | None:
         """Faults alone are counted, by conversation and turn; everything else is read off the
         request."""
         if not planned:
@@ -92,7 +102,9 @@ class ScriptedModels:
         self._attempts[key] += 1
         return planned[attempt] if attempt < len(planned) else None
 
-    def _remember(self, wire: ModuleType, ask: Ask, fault: Fault | None) -> None:
+    def _remember(
+        self, wire: ModuleType, ask: ScriptedRequest, fault: ScriptedFault | None
+    ) -> None:
         entry = {
             "wire": wire.__name__.rsplit(".", 1)[-1],
             "model": ask.model,
@@ -121,25 +133,31 @@ def _route(path: str) -> tuple[ModuleType | None, str, bool]:
     return None, "", False
 
 
-async def _answer(wire: ModuleType, ask: Ask, said: Reply, fault: Fault | None, send: Send) -> None:
+async def _answer(
+    wire: ModuleType,
+    ask: ScriptedRequest,
+    said: ScriptedReply,
+    fault: ScriptedFault | None,
+    send: Send,
+) -> None:
     if fault is not None:
         if fault.stall:
             await asyncio.Event().wait()
         await asyncio.sleep(fault.delay)
         if fault.status:
-            await _json(send, fault.status, _error(wire, fault), _waiting(fault))
+            await _send_json(send, fault.status, _error(wire, fault), _waiting(fault))
             return
     cut = fault.cut if fault else None
     if ask.stream:
         kind = b"application/x-ndjson" if wire is ollama else b"text/event-stream"
-        await _stream(send, kind, wire.stream(said, ask), said.gap, cut)
+        await _send_stream(send, kind, wire.stream(said, ask), said.gap, cut)
     elif cut is not None:
         await _cut_body(send, json.dumps(wire.whole(said, ask)).encode(), cut)
     else:
-        await _json(send, 200, wire.whole(said, ask))
+        await _send_json(send, 200, wire.whole(said, ask))
 
 
-def _error(wire: ModuleType, fault: Fault) -> dict[str, Any]:
+def _error(wire: ModuleType, fault: ScriptedFault) -> dict[str, Any]:
     body: dict[str, Any] = wire.error(fault.status, fault.message)
     if fault.retry_delay:
         told = {
@@ -150,12 +168,12 @@ def _error(wire: ModuleType, fault: Fault) -> dict[str, Any]:
     return body
 
 
-def _waiting(fault: Fault) -> dict[str, str]:
+def _waiting(fault: ScriptedFault) -> dict[str, str]:
     told = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
     return told | dict(fault.headers)
 
 
-async def _json(
+async def _send_json(
     send: Send, status: int, data: dict[str, Any], more: Mapping[str, str] | None = None
 ) -> None:
     body = json.dumps(data).encode()
@@ -165,7 +183,7 @@ async def _json(
     await send({"type": "http.response.body", "body": body})
 
 
-async def _stream(
+async def _send_stream(
     send: Send, kind: bytes, chunks: Iterable[bytes], gap: float, cut: int | None
 ) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
@@ -197,7 +215,7 @@ class LineCut(Exception):
     """The script says that the connection drops here; the web server closes it on any exception."""
 
 
-async def _body(receive: Any) -> bytes:
+async def _read_body(receive: Any) -> bytes:
     body = b""
     while True:
         message = await receive()
@@ -206,7 +224,7 @@ async def _body(receive: Any) -> bytes:
             return body
 
 
-async def _lifespan(receive: Any, send: Send) -> None:
+async def _serve_lifespan(receive: Any, send: Send) -> None:
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

@@ -7,23 +7,23 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from subagents.llm.scripted import rules
-from subagents.llm.scripted.pieces import as_object, event, identifier, pieces
-from subagents.llm.scripted.script import Ask, Reply, Result
+from subagents.llm.scripted import provider_rules
+from subagents.llm.scripted.script import Result, ScriptedReply, ScriptedRequest
+from subagents.llm.scripted.stream_pieces import as_object, event, identifier, pieces
 
 
-def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
+def read(body: dict[str, Any], model: str, streams: bool) -> ScriptedRequest:
     """The request, whatever the wire format; the model and whether it streams stand in the path."""
     contents = body.get("contents") or []
     parts = [p for c in contents for p in c.get("parts") or []]
     instruction = body.get("systemInstruction") or body.get("system_instruction") or {}
-    return Ask(
+    return ScriptedRequest(
         model=model,
         stream=streams,
         answered=sum(c.get("role") == "model" for c in contents),
         system="\n".join(p.get("text") or "" for p in instruction.get("parts") or []),
         user=_first_words(contents),
-        tools=tuple(_offered(body)),
+        tools=tuple(_list_tool_names(body)),
         results=tuple(
             _result(p) for p in parts if _either(p, "functionResponse", "function_response")
         ),
@@ -32,10 +32,10 @@ def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
 
 def check(body: dict[str, Any], *, thinks: bool) -> None:
     """Raises RuleBroken. The model stands in the path, so its name is no part of what is signed."""
-    rules.gemini(body, "", thinks=thinks)
+    provider_rules.check_gemini(body, "", thinks=thinks)
 
 
-def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
+def whole(reply: ScriptedReply, ask: ScriptedRequest) -> dict[str, Any]:
     """The answer in one piece."""
     if reply.outcome:
         return _answer([], reply, ask, finish="SAFETY")
@@ -45,13 +45,13 @@ def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
         {"functionCall": {"name": c.name, "args": as_object(c.arguments)}} for c in reply.calls
     ]
     if reply.thinking and calls:
-        calls[0]["thoughtSignature"] = rules.signature("", reply.calls[0].name)
+        calls[0]["thoughtSignature"] = provider_rules.signature("", reply.calls[0].name)
     return _answer(
         [*thoughts, *texts, *calls], reply, ask, finish="MAX_TOKENS" if reply.cut_off else "STOP"
     )
 
 
-def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
+def stream(reply: ScriptedReply, ask: ScriptedRequest) -> Iterator[bytes]:
     """The answer as server-sent events."""
     for piece in pieces(reply.text):
         yield event(_answer([{"text": piece}], reply, ask))
@@ -80,7 +80,7 @@ def _first_words(contents: list[dict[str, Any]]) -> str:
     return texts[-1] if texts else ""
 
 
-def _offered(body: dict[str, Any]) -> Iterator[str]:
+def _list_tool_names(body: dict[str, Any]) -> Iterator[str]:
     for tool in body.get("tools") or []:
         for declared in _either(tool, "functionDeclarations", "function_declarations") or []:
             yield declared["name"]
@@ -100,7 +100,10 @@ def _result(part: dict[str, Any]) -> Result:
 
 
 def _answer(
-    parts: list[dict[str, Any]], reply: Reply, ask: Ask, finish: str | None = None
+    parts: list[dict[str, Any]],
+    reply: ScriptedReply,
+    ask: ScriptedRequest,
+    finish: str | None = None,
 ) -> dict[str, Any]:
     candidate: dict[str, Any] = {"index": 0, "content": {"role": "model", "parts": parts}}
     usage = reply.usage

@@ -7,15 +7,15 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from subagents.llm.scripted.pieces import as_object, pieces, text_of
-from subagents.llm.scripted.script import Ask, Reply, Result
+from subagents.llm.scripted.script import Result, ScriptedReply, ScriptedRequest
+from subagents.llm.scripted.stream_pieces import as_object, pieces, text_of
 
 
-def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
+def read(body: dict[str, Any], model: str, streams: bool) -> ScriptedRequest:
     """The request, whatever the wire format."""
     messages = body.get("messages") or []
     users = [text_of(m.get("content")) for m in messages if m["role"] == "user"]
-    return Ask(
+    return ScriptedRequest(
         model=model,
         stream=streams,
         answered=sum(m["role"] == "assistant" for m in messages),
@@ -42,7 +42,7 @@ def check(body: dict[str, Any], *, thinks: bool) -> None:
     """Ollama refuses nothing that we could send it by mistake."""
 
 
-def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
+def whole(reply: ScriptedReply, ask: ScriptedRequest) -> dict[str, Any]:
     """The answer in one piece."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.text}
     if reply.thinking:
@@ -52,14 +52,14 @@ def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
     return _line(ask, message) | _end(reply)
 
 
-def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
+def stream(reply: ScriptedReply, ask: ScriptedRequest) -> Iterator[bytes]:
     """The answer as lines of JSON."""
     for piece in pieces(reply.text):
-        yield _encoded(_line(ask, {"role": "assistant", "content": piece}))
+        yield _encode_line(_line(ask, {"role": "assistant", "content": piece}))
     if reply.calls:  # all in one line: clients number the calls of a line
         calls = [_call(c.name, c.arguments) for c in reply.calls]
-        yield _encoded(_line(ask, {"role": "assistant", "content": "", "tool_calls": calls}))
-    yield _encoded(_line(ask, {"role": "assistant", "content": ""}) | _end(reply))
+        yield _encode_line(_line(ask, {"role": "assistant", "content": "", "tool_calls": calls}))
+    yield _encode_line(_line(ask, {"role": "assistant", "content": ""}) | _end(reply))
 
 
 def error(status: int, message: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def show(model: str) -> dict[str, Any]:
     }
 
 
-def _line(ask: Ask, message: dict[str, Any]) -> dict[str, Any]:
+def _line(ask: ScriptedRequest, message: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": ask.model,
         "created_at": "2026-01-01T00:00:00Z",
@@ -85,7 +85,7 @@ def _line(ask: Ask, message: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _end(reply: Reply) -> dict[str, Any]:
+def _end(reply: ScriptedReply) -> dict[str, Any]:
     return {
         "done": True,
         "done_reason": "length" if reply.cut_off else "stop",
@@ -98,5 +98,5 @@ def _call(name: str, arguments: str) -> dict[str, Any]:
     return {"function": {"name": name, "arguments": as_object(arguments)}}
 
 
-def _encoded(line: dict[str, Any]) -> bytes:
+def _encode_line(line: dict[str, Any]) -> bytes:
     return json.dumps(line).encode() + b"\n"

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from subagents.llm.scripted import rules
-from subagents.llm.scripted.pieces import event, identifier, pieces, text_of
-from subagents.llm.scripted.script import Ask, Reply, Result
+from subagents.llm.scripted import provider_rules
+from subagents.llm.scripted.script import Result, ScriptedReply, ScriptedRequest
+from subagents.llm.scripted.stream_pieces import event, identifier, pieces, text_of
 
 
-def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
+def read(body: dict[str, Any], model: str, streams: bool) -> ScriptedRequest:
     """The request, whatever the wire format."""
     messages = body.get("messages") or []
     names = {c["id"]: c["function"]["name"] for m in messages for c in m.get("tool_calls") or []}
     users = [text_of(m.get("content")) for m in messages if m["role"] == "user"]
-    return Ask(
+    return ScriptedRequest(
         model=model,
         stream=streams,
         answered=sum(m["role"] == "assistant" for m in messages),
@@ -34,10 +34,10 @@ def read(body: dict[str, Any], model: str, streams: bool) -> Ask:
 
 def check(body: dict[str, Any], *, thinks: bool) -> None:
     """Raises RuleBroken."""
-    rules.chat(body, thinks=thinks)
+    provider_rules.check_chat(body, thinks=thinks)
 
 
-def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
+def whole(reply: ScriptedReply, ask: ScriptedRequest) -> dict[str, Any]:
     """The answer in one piece."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
     if reply.thinking:
@@ -50,7 +50,7 @@ def whole(reply: Reply, ask: Ask) -> dict[str, Any]:
     return _envelope(ask, "chat.completion") | {"choices": [choice], "usage": _usage(reply)}
 
 
-def stream(reply: Reply, ask: Ask) -> Iterator[bytes]:
+def stream(reply: ScriptedReply, ask: ScriptedRequest) -> Iterator[bytes]:
     """The answer as server-sent events."""
     yield _chunk(ask, {"role": "assistant", "content": ""})
     for piece in pieces(reply.text):
@@ -80,7 +80,7 @@ def error(status: int, message: str) -> dict[str, Any]:
     }
 
 
-def _envelope(ask: Ask, kind: str) -> dict[str, Any]:
+def _envelope(ask: ScriptedRequest, kind: str) -> dict[str, Any]:
     # service_tier: litellm's groq adapter fails without it
     return {
         "id": identifier("chatcmpl", ask),
@@ -91,18 +91,18 @@ def _envelope(ask: Ask, kind: str) -> dict[str, Any]:
     }
 
 
-def _chunk(ask: Ask, delta: dict[str, Any], finish: str | None = None) -> bytes:
+def _chunk(ask: ScriptedRequest, delta: dict[str, Any], finish: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     return event(_envelope(ask, "chat.completion.chunk") | {"choices": [choice]})
 
 
-def _call(reply: Reply, ask: Ask, index: int) -> dict[str, Any]:
+def _call(reply: ScriptedReply, ask: ScriptedRequest, index: int) -> dict[str, Any]:
     call = reply.calls[index]
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": identifier("call", ask, index), "type": "function", "function": function}
 
 
-def _finish(reply: Reply) -> str:
+def _finish(reply: ScriptedReply) -> str:
     if reply.outcome == "filtered":
         return "content_filter"
     if reply.cut_off:
@@ -110,7 +110,7 @@ def _finish(reply: Reply) -> str:
     return "tool_calls" if reply.calls else "stop"
 
 
-def _usage(reply: Reply) -> dict[str, Any]:
+def _usage(reply: ScriptedReply) -> dict[str, Any]:
     usage = reply.usage
     return {
         "prompt_tokens": usage.input,

@@ -35,7 +35,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ScriptedRequest:
     """A request in any wire format. ``answered``: the model's replies that it already holds."""
 
     model: str
@@ -49,7 +49,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ScriptedUsage:
     """Tokens as providers bill them; ``input`` includes what came from or went into their cache."""
 
     input: int
@@ -60,7 +60,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolUse:
+class ScriptedToolUse:
     """``arguments`` is the JSON text of an object, or deliberately something broken."""
 
     name: str
@@ -68,12 +68,12 @@ class ToolUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ScriptedReply:
     """What a scripted model answers."""
 
     text: str
-    calls: tuple[ToolUse, ...]
-    usage: Usage
+    calls: tuple[ScriptedToolUse, ...]
+    usage: ScriptedUsage
     cut_off: bool = False  # the model ran into its output limit
     gap: float = 0.0  # seconds between the pieces of a stream
     thinking: str = ""  # what the model thinks before it answers
@@ -82,7 +82,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ScriptedFault:
     """What goes wrong instead of, or before, an answer. ``cut``: bytes after which the line
     drops."""
 
@@ -126,7 +126,7 @@ class Script:
         scenario = self.scenarios.get(model.rsplit("/", 1)[-1])
         return scenario is not None and scenario.thinks
 
-    def turn(self, ask: Ask) -> Mapping[str, Any]:
+    def turn(self, ask: ScriptedRequest) -> Mapping[str, Any]:
         """The turn that answers this request. Raises ScriptError when there is none."""
         scenario = self.scenarios.get(ask.model.rsplit("/", 1)[-1])
         if scenario is None:
@@ -141,7 +141,7 @@ class Script:
         chosen = scenario.turns[min(ask.answered, len(scenario.turns) - 1)]
         return _fitting(chosen, ask, scenario.name) if isinstance(chosen, list) else chosen
 
-    def merged(self, other: Script) -> Script:
+    def merge(self, other: Script) -> Script:
         """A script with the scenarios of both; those of ``other`` win."""
         return Script({**self.scenarios, **other.scenarios})
 
@@ -179,14 +179,16 @@ def _check_turn(name: str, turn: Any) -> None:
         raise ScriptError(f"A turn of '{name}' has unknown keys: {', '.join(sorted(unknown))}.")
 
 
-def _fitting(alternatives: list[Mapping[str, Any]], ask: Ask, name: str) -> Mapping[str, Any]:
+def _fitting(
+    alternatives: list[Mapping[str, Any]], ask: ScriptedRequest, name: str
+) -> Mapping[str, Any]:
     for turn in alternatives:
         if _matches(turn.get("when") or {}, ask):
             return turn
     raise ScriptError(f"No alternative of '{name}' matches the request.")
 
 
-def _matches(when: Mapping[str, Any], ask: Ask) -> bool:
+def _matches(when: Mapping[str, Any], ask: ScriptedRequest) -> bool:
     last = ask.results[-1] if ask.results else Result("", "")
     holds = {
         "last_tool": last.name == when.get("last_tool"),
@@ -197,24 +199,27 @@ def _matches(when: Mapping[str, Any], ask: Ask) -> bool:
     return all(holds[key] for key in when)
 
 
-def faults(turn: Mapping[str, Any]) -> list[Fault | None]:
+def faults(turn: Mapping[str, Any]) -> list[ScriptedFault | None]:
     """What the first attempts at this turn meet; None is an attempt that works."""
-    return [None if each in ("ok", None) else Fault(**each) for each in turn.get("attempts") or []]
+    return [
+        None if each in ("ok", None) else ScriptedFault(**each)
+        for each in turn.get("attempts") or []
+    ]
 
 
-def reply(turn: Mapping[str, Any], ask: Ask) -> Reply:
+def reply(turn: Mapping[str, Any], ask: ScriptedRequest) -> ScriptedReply:
     """What the turn says to this request, with its templates filled from the tools' results."""
     text = fill(str(turn.get("text") or ""), ask)
     calls = tuple(_call(each, ask) for each in turn.get("calls") or [])
     given = turn.get("usage") or {}
-    usage = Usage(
+    usage = ScriptedUsage(
         input=given.get("input", _tokens(ask.system, ask.user, *(r.text for r in ask.results))),
         output=given.get("output", _tokens(text, *(c.arguments for c in calls))),
         cached=given.get("cached", 0),
         cache_write=given.get("cache_write", 0),
         reasoning=given.get("reasoning", 0),
     )
-    return Reply(
+    return ScriptedReply(
         text,
         calls,
         usage,
@@ -225,18 +230,18 @@ def reply(turn: Mapping[str, Any], ask: Ask) -> Reply:
     )
 
 
-def _call(given: Mapping[str, Any], ask: Ask) -> ToolUse:
+def _call(given: Mapping[str, Any], ask: ScriptedRequest) -> ScriptedToolUse:
     arguments = given.get("arguments", {})
-    text = arguments if isinstance(arguments, str) else json.dumps(_filled(arguments, ask))
-    return ToolUse(fill(str(given["name"]), ask), text)
+    text = arguments if isinstance(arguments, str) else json.dumps(_fill_values(arguments, ask))
+    return ScriptedToolUse(fill(str(given["name"]), ask), text)
 
 
-def _filled(value: Any, ask: Ask) -> Any:
+def _fill_values(value: Any, ask: ScriptedRequest) -> Any:
     if isinstance(value, str):
         return fill(value, ask)
     if isinstance(value, dict):
-        return {key: _filled(each, ask) for key, each in value.items()}
-    return [_filled(each, ask) for each in value] if isinstance(value, list) else value
+        return {key: _fill_values(each, ask) for key, each in value.items()}
+    return [_fill_values(each, ask) for each in value] if isinstance(value, list) else value
 
 
 def _tokens(*texts: str) -> int:
@@ -249,7 +254,7 @@ def _tokens(*texts: str) -> int:
 _HOLE = re.compile(r"\{\{\s*([\w.]+)\s*(?:\|\s*(first|lines):(\d+)\s*)?\}\}")
 
 
-def fill(template: str, ask: Ask) -> str:
+def fill(template: str, ask: ScriptedRequest) -> str:
     """Put parts of the request into the template. A path that leads nowhere becomes an empty
     text."""
     return _HOLE.sub(
@@ -257,7 +262,7 @@ def fill(template: str, ask: Ask) -> str:
     )
 
 
-def _lookup(path: list[str], ask: Ask) -> str:
+def _lookup(path: list[str], ask: ScriptedRequest) -> str:
     root = path[0]
     rest = path[1:]
     if root == "user":

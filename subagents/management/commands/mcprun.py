@@ -22,7 +22,7 @@ from mcpregistry.domain.errors import NotFound, SlipsnisseError
 from subagents.domain.formats import FORMAT, FORMATS, JSON, SCHEMA, AnswerFormat, split_format
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.models import LanguageModel, Run
-from subagents.runs.answers import doing
+from subagents.runs.run_answers import describe_activity
 from subagents.services import accounting, runs
 
 _LOOK_EVERY = 0.2
@@ -113,20 +113,20 @@ class Command(BaseCommand):
             try:
                 run = runs.start(
                     expert=options["name"],
-                    arguments=_parsed(options["arguments"]),
+                    arguments=_parse_arguments(options["arguments"]),
                     origin="command",
                     traced=trace is not None,
-                    asks=_model(options["model"]),
+                    asks=_find_model(options["model"]),
                     options=_of_models(options),
                     answer_format=_answer_format(options),
                 )
             except SlipsnisseError as error:
                 raise CommandError(str(error), returncode=2) from error
-            with _interruptions() as arrived:
+            with _catch_signals() as arrived:
                 run = self._watch(run, arrived, trace)
         if options["accounting"]:
             with options["accounting"].open("a") as file:
-                file.writelines(json.dumps(entry) + "\n" for entry in accounting.entries(run))
+                file.writelines(json.dumps(entry) + "\n" for entry in accounting.list_entries(run))
         self._tell(run, as_json=options["json"])
 
     def _open_trace(self, name: str | None, stack: ExitStack) -> Callable[[str], object] | None:
@@ -153,7 +153,7 @@ class Command(BaseCommand):
         while run.finished_at is None:
             if interruptions:
                 runs.cancel(run_id=run.pk, actor="command", reason=interruptions.pop())
-            words = doing(run)
+            words = describe_activity(run)
             if run.state == RunState.QUEUED and time.monotonic() - began > _NOBODY:
                 words = "no worker has started the run; if the site is not running, start it with `make run`"
             if words != told:
@@ -188,7 +188,7 @@ def _write_trace(run: Run, after: int, write: Callable[[str], object]) -> int:
     return after
 
 
-def _parsed(pairs: list[str]) -> dict[str, Any]:
+def _parse_arguments(pairs: list[str]) -> dict[str, Any]:
     parsed: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -204,7 +204,7 @@ def _parsed(pairs: list[str]) -> dict[str, Any]:
     return parsed
 
 
-def _model(name: str | None) -> LanguageModel | None:
+def _find_model(name: str | None) -> LanguageModel | None:
     """The model that is named ``provider/model``. Raises NotFound."""
     if name is None:
         return None
@@ -215,7 +215,9 @@ def _model(name: str | None) -> LanguageModel | None:
             ", ".join(str(each) for each in LanguageModel.objects.filter(enabled=True)[:20])
             or "none"
         )
-        raise NotFound(error_texts.not_found("model", name), remedy=f"Available models: {known}.")
+        raise NotFound(
+            error_texts.say_not_found("model", name), remedy=f"Available models: {known}."
+        )
     return found
 
 
@@ -226,7 +228,7 @@ def _of_models(options: dict[str, Any]) -> dict[str, Any]:
         if found[name] is not None and not 0 <= found[name] <= most:
             option = f"--{name.replace('_', '-')}"
             raise CommandError(
-                error_texts.out_of_range(option, 0, f"{most:g}", found[name]), returncode=2
+                error_texts.say_out_of_range(option, 0, f"{most:g}", found[name]), returncode=2
             )
     given = {name: value for name, value in found.items() if value is not None}
     return given | ({"parallel_tool_calls": False} if options["no_parallel"] else {})
@@ -247,7 +249,7 @@ def _answer_format(options: dict[str, Any]) -> AnswerFormat:
 
 
 @contextmanager
-def _interruptions() -> Iterator[list[str]]:
+def _catch_signals() -> Iterator[list[str]]:
     """The names of the signals that arrived. Acted on between two looks: the database may be in use
     when one comes."""
     arrived: list[str] = []

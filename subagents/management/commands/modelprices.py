@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from subagents.llm.client import loaded
+from subagents.llm.client import load_litellm
 from subagents.services.prices import take_over
 
 
@@ -27,7 +27,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         self.stdout.write("Reading the list. Loading litellm takes a few seconds.")
         found = take_over(
-            loaded().model_cost,
+            load_litellm().model_cost,
             today=timezone.localdate(),
             actor="command",
             overwrite=options["overwrite"],

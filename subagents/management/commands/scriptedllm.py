@@ -12,8 +12,8 @@ import yaml
 from django.core.management.base import BaseCommand, CommandError
 
 from subagents.llm.scripted.app import ScriptedModels
-from subagents.llm.scripted.library import demo_script
-from subagents.llm.scripted.running import server_for
+from subagents.llm.scripted.bundled_scripts import demo_script
+from subagents.llm.scripted.local_server import server_for
 from subagents.llm.scripted.script import Script, ScriptError, load
 
 
@@ -47,7 +47,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         script = demo_script()
         for path in options["script"]:
-            script = script.merged(_read(path))
+            script = script.merge(_read(path))
         listening = socket.create_server((options["host"], options["port"]))
         where = f"http://{options['host']}:{listening.getsockname()[1]}"
         self.stdout.write(

@@ -15,31 +15,42 @@ from typing import Any
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.formats.document import Document, JsonObject, Parked
-from mcpregistry.domain.formats.keys import slug
-from mcpregistry.domain.formats.notes import pointer
+from mcpregistry.domain.formats.keys import make_slug
+from mcpregistry.domain.formats.notes import make_pointer
 from mcpregistry.domain.formats.placeholders import is_reference
-from mcpregistry.domain.formats.slipsnisse import tool_keys
+from mcpregistry.domain.formats.slipsnisse import list_tool_keys
 from mcpregistry.models import Agent, Endpoint, Server, Tool
 from mcpregistry.models.server import Lifecycle
-from mcpregistry.services.exchange.sections import NOT_ITS_OWN, Change, Taking
+from mcpregistry.services.exchange.sections import NOT_ITS_OWN, ImportChange, ImportTaking
 from subagents.models import ExpertTool, LanguageModel, Provider
-from subagents.models.provider import Kind
+from subagents.models.provider import ProviderKind
 from subagents.services import experts, providers
-from subagents.services.exchange.giving import entry_now, model_providers, tools, whole
-from subagents.services.exchange.rows import (
+from subagents.services.exchange.expert_export import (
+    entry_now,
+    list_model_providers,
+    list_tools,
+    query_whole_experts,
+)
+from subagents.services.exchange.expert_rows import (
     MODEL_FIELDS,
     PROVIDER_FIELDS,
     TOOL_FIELDS,
     fill,
     key_of,
     key_reference,
+    list_whitelist,
+    mask_headers,
     model_entry,
     provider_entry,
-    shown_headers,
     tool_entry,
-    whitelisted,
 )
-from subagents.services.exchange.serving import missing_tool, references, serve, switch, take_back
+from subagents.services.exchange.served_experts import (
+    describe_missing_tool,
+    references,
+    serve,
+    switch,
+    take_back,
+)
 
 _NOT_MADE = "Kept, but not created: an expert tool grants the tools on its whitelist, and uses the providers of the file."
 _WHO = "Ask a user with the role admin to import the file."
@@ -47,41 +58,41 @@ _WHO = "Ask a user with the role admin to import the file."
 
 class ExpertFiles:
     """The section of files that holds expert tools; see
-    ``mcpregistry.services.exchange.sections.Section``."""
+    ``mcpregistry.services.exchange.sections.ExchangeSection``."""
 
     serve = staticmethod(serve)
     switch = staticmethod(switch)
     references = staticmethod(references)
     take_back = staticmethod(take_back)
 
-    def take(self, document: Document, taking: Taking) -> Document:
+    def take(self, document: Document, taking: ImportTaking) -> Document:
         """Import the document's tools and providers; returns it with notes added."""
         if not document.expert_tools and not document.model_providers:
             return document
         if not taking.may_grant:
             places = [at for at, _ in _places(document)]
-            places += [pointer("providers", name) for name in document.model_providers]
+            places += [make_pointer("providers", name) for name in document.model_providers]
             for at in places:
                 taking.note("parked", at, _NOT_MADE, _WHO)
             return document
-        return _Import(document, taking).all()
+        return _ExpertImport(document, taking).all()
 
     def give(self, document: Document, *, include_secrets: bool) -> Document:
         """The document with all expert tools and providers added."""
         return replace(
             document,
-            expert_tools=tools(document),
-            model_providers=model_providers(document, include_secrets=include_secrets),
+            expert_tools=list_tools(document),
+            model_providers=list_model_providers(document, include_secrets=include_secrets),
         )
 
 
 # In
 
 
-class _Import:
+class _ExpertImport:
     """One file's providers and tools on their way into the database."""
 
-    def __init__(self, document: Document, taking: Taking) -> None:
+    def __init__(self, document: Document, taking: ImportTaking) -> None:
         self.document = document
         self.taking = taking
         # by the name that the file gives them, as far as they were asked for
@@ -90,23 +101,24 @@ class _Import:
 
     def all(self) -> Document:
         for name, entry in self.document.model_providers.items():
-            self._guarded(pointer("providers", name), self._provider, name, entry)
+            self._run_guarded(make_pointer("providers", name), self._save_provider, name, entry)
         made = [
-            (at, entry, self._guarded(at, self._tool, at, entry))
+            (at, entry, self._run_guarded(at, self._tool, at, entry))
             for at, entry in _places(self.document)
         ]
         for at, entry, row in made:
             if row is not None:
-                self._guarded(at, self._offer, at, entry, row)
+                self._run_guarded(at, self._save_offer, at, entry, row)
         stubs = {
-            name: {"made": _stated(entry)} for name, entry in self.document.model_providers.items()
+            name: {"made": _list_stated_keys(entry)}
+            for name, entry in self.document.model_providers.items()
         }
         tools = tuple(
             _stub(entry, self.taking.variant) for _, entry, row in made if row is not None
         )
         return replace(self.document, expert_tools=tools, model_providers=stubs)
 
-    def _guarded(self, at: str, do: Any, *args: Any) -> Any:
+    def _run_guarded(self, at: str, do: Any, *args: Any) -> Any:
         """A refusal of the ordinary verbs becomes a note at its place, and the file is not
         taken."""
         try:
@@ -118,7 +130,7 @@ class _Import:
     def _refuse(self, at: str, sentence: str, remedy: str) -> None:
         self.taking.note("refused", at, sentence, remedy)
 
-    def _wanted(
+    def _check_change(
         self,
         at: str,
         kind: str,
@@ -133,12 +145,14 @@ class _Import:
         ``hidden``: values that are not shown differ.
         """
         if before == after and not hidden:
-            self.taking.changed(Change(name, "unchanged", before, after, kind=kind))
+            self.taking.changed(ImportChange(name, "unchanged", before, after, kind=kind))
             return False
         how = self.taking.on_conflict
         ours = how == "replace" or (how == "own" and f"{kind}/{name}" in self.taking.own)
         action: Any = "created" if before is None else "changed"
-        change = Change(name, action, before or {}, after, hidden and before is not None, kind=kind)
+        change = ImportChange(
+            name, action, before or {}, after, hidden and before is not None, kind=kind
+        )
         if before is None or ours:
             self.taking.changed(change)
             return True
@@ -154,23 +168,23 @@ class _Import:
         self._refuse(at, f"A {kind} with this name exists and differs.", remedy)
         return False
 
-    def _provider(self, name: str, entry: JsonObject) -> None:
-        at = pointer("providers", name)
+    def _save_provider(self, name: str, entry: JsonObject) -> None:
+        at = make_pointer("providers", name)
         row = Provider.objects.filter(slug=name).first()
-        before = provider_entry(row, entry, headers=shown_headers(row.headers)) if row else None
+        before = provider_entry(row, entry, headers=mask_headers(row.headers)) if row else None
         row = row or Provider(slug=name)
         fill(row, entry, PROVIDER_FIELDS)
         key = entry.get("key", None if before else key_reference(row.kind)) or None
         headers = entry.get("headers")
         now = row.headers if headers is None else headers
-        after = provider_entry(row, entry, key=key, headers=shown_headers(now))
+        after = provider_entry(row, entry, key=key, headers=mask_headers(now))
         hidden = now != row.headers or (key is not None and key != row.key)
-        if self._wanted(at, "provider", name, before, after, hidden=hidden):
+        if self._check_change(at, "provider", name, before, after, hidden=hidden):
             providers.save_provider(provider=row, actor=self.taking.actor, key=key, headers=headers)
             self._tell_of_key(at + "/key", row)
         for model, facts in entry.get("models", {}).items():
-            place = at + pointer("models", model)
-            self._guarded(place, self._model, place, row, model, facts)
+            place = at + make_pointer("models", model)
+            self._run_guarded(place, self._save_model, place, row, model, facts)
 
     def _tell_of_key(self, at: str, row: Provider) -> None:
         if row.key and is_reference(row.key):
@@ -184,20 +198,22 @@ class _Import:
                 "kept", at, sentence, f"{remedy}, or enter the key in the admin under Providers."
             )
 
-    def _model(self, at: str, provider: Provider, name: str, entry: JsonObject) -> None:
+    def _save_model(self, at: str, provider: Provider, name: str, entry: JsonObject) -> None:
         if provider._state.adding:  # refused, and said so
             return
         row = LanguageModel.objects.filter(provider=provider, name=name).first()
         before = model_entry(row, entry) if row else None
         row = row or LanguageModel(provider=provider, name=name)
         fill(row, entry, MODEL_FIELDS)
-        if self._wanted(at, "model", f"{provider.slug}/{name}", before, model_entry(row, entry)):
+        if self._check_change(
+            at, "model", f"{provider.slug}/{name}", before, model_entry(row, entry)
+        ):
             providers.save_model(model=row, actor=self.taking.actor)
 
     def _tool(self, at: str, entry: JsonObject) -> ExpertTool | None:
         """The saved tool; None when it is refused, or left as it is."""
         old = self._before.get(entry["name"])
-        targets = self._targets(at, entry, old)
+        targets = self._find_targets(at, entry, old)
         tools, awaited = self._whitelist(at, entry)
         if targets is None or tools is None:
             return None
@@ -207,37 +223,37 @@ class _Import:
             else None
         )
         row = old or ExpertTool(name=entry["name"])
-        known = _known_keys(self.taking.variant)
+        known = _list_valid_keys(self.taking.variant)
         fill(row, {key: value for key, value in entry.items() if key in known}, TOOL_FIELDS)
         row.awaited_tools = awaited
         after = tool_entry(
             row,
             targets=[(m.provider.slug, m.name) for m in targets],
             whitelist=[*map(key_of, tools), *awaited],
-            users=self._said("users", entry, old),
-            endpoints=self._said("endpoints", entry, old),
+            users=self._list_slugs("users", entry, old),
+            endpoints=self._list_slugs("endpoints", entry, old),
             kept=Parked(order=tuple(entry)),
         )
-        if not self._wanted(at, "tool", row.name, before, after):
+        if not self._check_change(at, "tool", row.name, before, after):
             return old if before == after else None
         experts.save_expert(expert=row, targets=targets, actor=self.taking.actor)
         experts.set_whitelist(expert=row, tools=tools, actor=self.taking.actor)
         return row
 
-    def _said(self, key: str, entry: JsonObject, old: ExpertTool | None) -> list[str]:
+    def _list_slugs(self, key: str, entry: JsonObject, old: ExpertTool | None) -> list[str]:
         """Slugs of agents or endpoints: the file's, or where it is silent those of now."""
         if key in entry and self.taking.variant != "slipsnisse":
             return list(entry[key])
         return [each.slug for each in getattr(old, key).all()] if old else []
 
-    def _targets(
+    def _find_targets(
         self, at: str, entry: JsonObject, old: ExpertTool | None
     ) -> list[LanguageModel] | None:
         """The models in order; fallbacks that the file is silent about stay."""
         stated = entry.get("fallbacks") if self.taking.variant != "slipsnisse" else None
         found = [self._target(at, entry)]
         for index, each in enumerate(stated or []):
-            found.append(self._target(at + pointer("fallbacks", index), each))
+            found.append(self._target(at + make_pointer("fallbacks", index), each))
         if None in found:
             return None
         models = [model for model in found if model is not None]
@@ -246,18 +262,18 @@ class _Import:
         return list(dict.fromkeys(models))
 
     def _target(self, at: str, entry: Mapping[str, Any]) -> LanguageModel | None:
-        provider = self._named_provider(at, entry["provider"])
+        provider = self._find_named_provider(at, entry["provider"])
         if provider is None:
             return None
         key = provider.pk, entry["model"]
         if (
             key not in self._models
-            and (model := self._model_of(at, provider, entry["model"])) is not None
+            and (model := self._find_or_create_model(at, provider, entry["model"])) is not None
         ):
             self._models[key] = model
         return self._models.get(key)
 
-    def _model_of(self, at: str, provider: Provider, name: str) -> LanguageModel | None:
+    def _find_or_create_model(self, at: str, provider: Provider, name: str) -> LanguageModel | None:
         model = (
             LanguageModel.objects.select_related("provider")
             .filter(provider=provider, name=name)
@@ -268,17 +284,22 @@ class _Import:
         model = providers.save_model(
             model=LanguageModel(provider=provider, name=name), actor=self.taking.actor
         )
-        self.taking.changed(Change(str(model), "created", {}, {"name": model.name}, kind="model"))
+        self.taking.changed(
+            ImportChange(str(model), "created", {}, {"name": model.name}, kind="model")
+        )
         return model
 
-    def _named_provider(self, at: str, name: str) -> Provider | None:
+    def _find_named_provider(self, at: str, name: str) -> Provider | None:
         """By its name, else the first of that kind; a kind that nobody has set up is set up, its
         key in a variable."""
-        if name not in self._providers and (row := self._provider_of(at, name)) is not None:
+        if (
+            name not in self._providers
+            and (row := self._find_or_create_provider(at, name)) is not None
+        ):
             self._providers[name] = row
         return self._providers.get(name)
 
-    def _provider_of(self, at: str, name: str) -> Provider | None:
+    def _find_or_create_provider(self, at: str, name: str) -> Provider | None:
         row = (
             Provider.objects.filter(slug=name).first() or Provider.objects.filter(kind=name).first()
         )
@@ -288,29 +309,31 @@ class _Import:
             and name not in self.document.model_providers
         ):
             entry = provider_entry(row)  # the file has brought it, and does not describe it
-            self.taking.changed(Change(row.slug, "unchanged", entry, entry, kind="provider"))
+            self.taking.changed(ImportChange(row.slug, "unchanged", entry, entry, kind="provider"))
         if row is not None or name in self.document.model_providers:
             return row
-        if name not in Kind.values or name == Kind.COMPATIBLE:
+        if name not in ProviderKind.values or name == ProviderKind.COMPATIBLE:
             known = sorted({*Provider.objects.values_list("slug", flat=True), *KINDS})
             remedy = f"Describe it under providers in the extended format, or use one of {', '.join(known)}."
-            self._refuse(at + "/provider", error_texts.not_found("provider", name), remedy)
+            self._refuse(at + "/provider", error_texts.say_not_found("provider", name), remedy)
             return None
         row = Provider(
-            slug=name, kind=name, allowed_networks=["127.0.0.1/32"] if name == Kind.OLLAMA else []
+            slug=name,
+            kind=name,
+            allowed_networks=["127.0.0.1/32"] if name == ProviderKind.OLLAMA else [],
         )
         row = providers.save_provider(
             provider=row, actor=self.taking.actor, key=key_reference(name) or None
         )
-        self.taking.changed(Change(name, "created", {}, provider_entry(row), kind="provider"))
+        self.taking.changed(ImportChange(name, "created", {}, provider_entry(row), kind="provider"))
         self._tell_of_key(at + "/provider", row)
         return row
 
     def _model_may_be(self, at: str, provider: Provider, name: str) -> bool:
         """Where the models of a provider are known, another name is a misspelt one."""
         known: list[str] | None = None
-        if provider.kind == Kind.SCRIPTED and not provider.base_url:
-            from subagents.llm.scripted.library import demo_script
+        if provider.kind == ProviderKind.SCRIPTED and not provider.base_url:
+            from subagents.llm.scripted.bundled_scripts import demo_script
 
             known = sorted(demo_script().scenarios)
         elif models := self.document.model_providers.get(provider.slug, {}).get("models"):
@@ -328,7 +351,7 @@ class _Import:
         found = []
         awaited = []
         wrong = False
-        for key in whitelisted(entry["internal_tools"]):
+        for key in list_whitelist(entry["internal_tools"]):
             at_server, _, name = key.partition("::")
             server = self._servers.get(at_server)
             tool = self._offered.get(key)
@@ -336,7 +359,10 @@ class _Import:
                 found.append(tool)
             elif server is not None and _is_known(server):
                 wrong = True
-                self._refuse(at + pointer("internal_tools", at_server), *missing_tool(server, name))
+                self._refuse(
+                    at + make_pointer("internal_tools", at_server),
+                    *describe_missing_tool(server, name),
+                )
             else:
                 awaited.append(key)
         if awaited:
@@ -352,16 +378,18 @@ class _Import:
         rows = ExpertTool.objects.filter(
             name__in=[entry["name"] for entry in self.document.expert_tools]
         )
-        return {row.name: row for row in whole(rows)}
+        return {row.name: row for row in query_whole_experts(rows)}
 
     @cached_property
     def _whitelists(self) -> dict[int, list[Tool]]:
-        return experts.whitelists(list(self._before.values()))
+        return experts.load_whitelists(list(self._before.values()))
 
     @cached_property
     def _servers(self) -> dict[str, Server]:
         named = {
-            slug(key) for entry in self.document.expert_tools for key in entry["internal_tools"]
+            make_slug(key)
+            for entry in self.document.expert_tools
+            for key in entry["internal_tools"]
         }
         return {server.slug: server for server in Server.objects.filter(slug__in=named)}
 
@@ -371,11 +399,11 @@ class _Import:
         tools = Tool.objects.filter(server__in=self._servers.values(), present=True)
         return {key_of(tool): tool for tool in tools.select_related("server")}
 
-    def _offer(self, at: str, entry: JsonObject, row: ExpertTool) -> None:
+    def _save_offer(self, at: str, entry: JsonObject, row: ExpertTool) -> None:
         if self.taking.variant == "slipsnisse" or not {"users", "endpoints"} & set(entry):
             return
-        agents = self._named(at, "users", entry, row, Agent)
-        endpoints = self._named(at, "endpoints", entry, row, Endpoint)
+        agents = self._find_named_rows(at, "users", entry, row, Agent)
+        endpoints = self._find_named_rows(at, "endpoints", entry, row, Endpoint)
         now = [{each.pk for each in getattr(row, key).all()} for key in ("users", "endpoints")]
         if (
             agents is None
@@ -385,7 +413,7 @@ class _Import:
             return
         experts.offer(expert=row, agents=agents, endpoints=endpoints, actor=self.taking.actor)
 
-    def _named(
+    def _find_named_rows(
         self, at: str, key: str, entry: JsonObject, row: ExpertTool, model: Any
     ) -> list[Any] | None:
         if key not in entry:
@@ -396,18 +424,20 @@ class _Import:
                 known = ", ".join(model.objects.values_list("slug", flat=True)[:20]) or "none"
                 word = model._meta.verbose_name
                 self._refuse(
-                    at + pointer(key, index),
-                    error_texts.not_found(str(word), name),
+                    at + make_pointer(key, index),
+                    error_texts.say_not_found(str(word), name),
                     f"Correct the name. Available: {known}.",
                 )
         return list(there.values()) if len(there) == len(set(entry[key])) else None
 
 
-KINDS = [kind for kind in Kind.values if kind != Kind.COMPATIBLE]
+KINDS = [kind for kind in ProviderKind.values if kind != ProviderKind.COMPATIBLE]
 
 
 def _places(document: Document) -> Iterable[tuple[str, JsonObject]]:
-    return [(pointer("tools", index), entry) for index, entry in enumerate(document.expert_tools)]
+    return [
+        (make_pointer("tools", index), entry) for index, entry in enumerate(document.expert_tools)
+    ]
 
 
 def _is_known(server: Server) -> bool:
@@ -422,12 +452,12 @@ def _is_known(server: Server) -> bool:
 # What a file has said besides, so that an export gives it back
 
 
-def _known_keys(variant: str) -> frozenset[str]:
-    return tool_keys("slipsnisse" if variant == "slipsnisse" else "slipsnisse-extended")
+def _list_valid_keys(variant: str) -> frozenset[str]:
+    return list_tool_keys("slipsnisse" if variant == "slipsnisse" else "slipsnisse-extended")
 
 
 def _stub(entry: JsonObject, variant: str) -> JsonObject:
-    known = _known_keys(variant)
+    known = _list_valid_keys(variant)
     unknown = {key: value for key, value in entry.items() if key not in known}
     spelled: JsonObject = {
         key: entry[key]
@@ -437,6 +467,6 @@ def _stub(entry: JsonObject, variant: str) -> JsonObject:
     return {"name": entry["name"], "made": Parked(unknown, tuple(entry), spelled).to_json()}
 
 
-def _stated(entry: JsonObject) -> JsonObject:
+def _list_stated_keys(entry: JsonObject) -> JsonObject:
     models = {name: list(facts) for name, facts in entry.get("models", {}).items()}
     return {"order": list(entry), "models": models}

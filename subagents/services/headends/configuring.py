@@ -77,7 +77,7 @@ def save_headend(*, row: Headend, actor: str) -> Headend:
     if row.kind != HeadendKind.MCP:
         _check_path(row.path)
     save_checked(row)
-    audit.record(
+    audit.record_entry(
         kind=kind,
         actor=actor,
         subject=f"headend:{row.slug}",
@@ -92,7 +92,7 @@ def save_headend(*, row: Headend, actor: str) -> Headend:
 @transaction.atomic
 def delete_headend(*, row: Headend, actor: str) -> None:
     """Delete a headend. Its runs continue and stay in the record."""
-    audit.record(kind="headend.deleted", actor=actor, subject=f"headend:{row.slug}")
+    audit.record_entry(kind="headend.deleted", actor=actor, subject=f"headend:{row.slug}")
     row.delete()
 
 

@@ -128,15 +128,15 @@ def test_bad_entry_costs_only_itself_and_is_named_as_in_the_file(
     content: str, path: str, place: str, names: list[str]
 ) -> None:
     found, document = read(content.encode(), path)
-    left = document.leaving_out()
+    left = document.drop_refused_entries()
     assert [server.key for server in left.servers] == names
     assert [
-        note.pointer for note in found.in_its_words(left.notes) if note.action == "left out"
+        note.pointer for note in found.spell_notes(left.notes) if note.action == "left out"
     ] == [place]
 
 
 def test_file_in_which_every_entry_is_bad_is_refused() -> None:
-    document = read_text('{"mcpServers": {"a": {}}}', "x.json").leaving_out()
+    document = read_text('{"mcpServers": {"a": {}}}', "x.json").drop_refused_entries()
     assert [note.pointer for note in document.refused] == ["/mcpServers/a"]
 
 
@@ -360,7 +360,7 @@ def test_any_entry_beside_a_good_one_costs_only_itself(name: str, entries: dict[
     data = {
         _ROOTS[name]: {**entries, "the-good-one": {"command": "x", "type": "stdio", "cmd": "x"}}
     }
-    document = READABLE[name].read(data, "x").leaving_out()
+    document = READABLE[name].read(data, "x").drop_refused_entries()
     assert "the-good-one" in {server.key for server in document.servers}
     assert all(
         note.pointer.startswith("/" + _ROOTS[name])

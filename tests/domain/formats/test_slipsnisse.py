@@ -10,8 +10,8 @@ import pytest
 
 from mcpregistry.domain.formats import FORMATS, text
 from mcpregistry.domain.formats.document import Document, ServerEntry
-from mcpregistry.domain.formats.slipsnisse import input_schema
-from mcpregistry.domain.formats.verdicts import schema, verdict
+from mcpregistry.domain.formats.slipsnisse import build_input_schema
+from mcpregistry.domain.formats.verdicts import load_schema, validate_file
 from tests.domain.formats.samples import sample
 
 CORPUS = sorted((Path(__file__).parent / "verdicts").iterdir())
@@ -36,16 +36,16 @@ def config(*tools: dict[str, object]) -> dict[str, object]:
 
 @pytest.mark.parametrize("variant", ["slipsnisse", "slipsnisse-extended"])
 def test_the_published_schema_is_a_valid_draft_07_schema(variant: str) -> None:
-    jsonschema.Draft7Validator.check_schema(schema(variant))
-    assert schema(variant)["$schema"] == "http://json-schema.org/draft-07/schema#"
+    jsonschema.Draft7Validator.check_schema(load_schema(variant))
+    assert load_schema(variant)["$schema"] == "http://json-schema.org/draft-07/schema#"
 
 
 @pytest.mark.parametrize("variant", ["slipsnisse", "slipsnisse-extended"])
 @pytest.mark.parametrize("path", CORPUS, ids=[path.stem for path in CORPUS])
 def test_the_verdict_is_that_of_the_reference_validator(path: Path, variant: str) -> None:
     data = text.load(path.read_bytes(), path.name)
-    errors = list(jsonschema.Draft7Validator(schema(variant)).iter_errors(data))
-    notes = verdict(data, path.name, variant)
+    errors = list(jsonschema.Draft7Validator(load_schema(variant)).iter_errors(data))
+    notes = validate_file(data, path.name, variant)
     assert sorted(note.pointer for note in notes) == sorted(
         "".join(f"/{part}" for part in error.absolute_path) for error in errors
     )
@@ -55,13 +55,13 @@ def test_the_verdict_is_that_of_the_reference_validator(path: Path, variant: str
 
 @pytest.mark.parametrize("key", ["name", "description", "internal_tools", "provider", "model"])
 def test_a_missing_key_is_named(key: str) -> None:
-    (note,) = verdict(config({k: v for k, v in tool().items() if k != key}), "x.yaml")
+    (note,) = validate_file(config({k: v for k, v in tool().items() if k != key}), "x.yaml")
     assert note.pointer == "/tools/0"
     assert key in note.sentence
 
 
 def test_an_empty_file_gets_two_messages() -> None:
-    assert [note.sentence for note in verdict({}, "x.yaml")] == [
+    assert [note.sentence for note in validate_file({}, "x.yaml")] == [
         "The key mcps is missing.",
         "The key tools is missing.",
     ]
@@ -74,7 +74,7 @@ def test_a_verdict_never_quotes_a_value() -> None:
         },
         "tools": "sk-secret",
     }
-    assert "sk-secret" not in " ".join(map(str, verdict(broken, "x.yaml")))
+    assert "sk-secret" not in " ".join(map(str, validate_file(broken, "x.yaml")))
 
 
 def test_an_unknown_provider_passes_only_in_the_extended_format_and_the_refusal_says_so() -> None:
@@ -131,7 +131,7 @@ def test_the_worked_example_means_the_same_in_yaml_and_json() -> None:
 def test_both_notations_of_arguments_give_an_input_schema(
     arguments: object, expected: dict[str, object]
 ) -> None:
-    made = input_schema(arguments)
+    made = build_input_schema(arguments)
     jsonschema.Draft202012Validator.check_schema(made)
     assert made == {"type": "object", **expected}
 

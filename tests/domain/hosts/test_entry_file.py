@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpregistry.domain.formats.notes import FileInvalid
-from mcpregistry.domain.hosts.entry_file import entries, with_entry, without_entry
+from mcpregistry.domain.hosts.entry_file import put_entry, read_file_entries, remove_entry
 from mcpregistry.domain.hosts.jsonc import parse
 from mcpregistry.domain.hosts.table import HOSTS
 
@@ -42,9 +42,9 @@ WITH_OURS = COMMENTED.replace(
 
 
 def test_an_entry_goes_into_a_commented_file_and_out_again() -> None:
-    text = with_entry(ZED, COMMENTED, "slipsnisse", ENTRY, "settings.json")
+    text = put_entry(ZED, COMMENTED, "slipsnisse", ENTRY, "settings.json")
     assert text == WITH_OURS
-    assert without_entry(ZED, text, "slipsnisse", "settings.json") == COMMENTED
+    assert remove_entry(ZED, text, "slipsnisse", "settings.json") == COMMENTED
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_an_entry_goes_into_a_commented_file_and_out_again() -> None:
     ],
 )
 def test_it_is_written_as_the_file_is(before: str, after: str | None) -> None:
-    text = with_entry(CLAUDE, before, "s", {"url": "u"}, "x.json")
+    text = put_entry(CLAUDE, before, "s", {"url": "u"}, "x.json")
     if after is None:
         assert text.startswith("\ufeff{")
         assert json.loads(text.removeprefix("\ufeff")) == json.loads(before.removeprefix("\ufeff"))
@@ -92,12 +92,12 @@ def test_it_is_written_as_the_file_is(before: str, after: str | None) -> None:
     ],
 )
 def test_it_goes_with_its_comma(before: str, after: str) -> None:
-    assert without_entry(CLAUDE, before, "s", "x.json") == after
+    assert remove_entry(CLAUDE, before, "s", "x.json") == after
 
 
 def test_what_somebody_added_to_the_entry_stays() -> None:
     before = '{"mcpServers": {"s": {"command": "old", "args": [1], "env": {"PROXY": "p", "V": "1"}, "timeout": 9}}}'
-    text = with_entry(
+    text = put_entry(
         CLAUDE, before, "s", {"type": "stdio", "command": "new", "env": {"V": "2"}}, "x.json"
     )
     entry = json.loads(text)["mcpServers"]["s"]
@@ -107,7 +107,7 @@ def test_what_somebody_added_to_the_entry_stays() -> None:
         "env": {"PROXY": "p", "V": "2"},
         "timeout": 9,
     }
-    remote = with_entry(CLAUDE, text, "s", {"type": "http", "url": "u"}, "x.json")
+    remote = put_entry(CLAUDE, text, "s", {"type": "http", "url": "u"}, "x.json")
     assert json.loads(remote)["mcpServers"]["s"] == {"type": "http", "url": "u", "timeout": 9}
 
 
@@ -130,23 +130,23 @@ command = "notes"
 
 
 def test_a_table_goes_to_the_end_of_a_toml_file_and_out_again() -> None:
-    text = with_entry(CODEX, TOML, "slipsnisse", ENTRY | {"required": True}, "config.toml")
+    text = put_entry(CODEX, TOML, "slipsnisse", ENTRY | {"required": True}, "config.toml")
     assert (
         text == TOML + '\n[mcp_servers.slipsnisse]\nurl = "http://x/mcp/default"\nrequired = true\n'
     )
-    assert tomllib.loads(without_entry(CODEX, text, "slipsnisse", "config.toml")) == tomllib.loads(
+    assert tomllib.loads(remove_entry(CODEX, text, "slipsnisse", "config.toml")) == tomllib.loads(
         TOML
     )
-    assert without_entry(CODEX, TOML, "notes", "config.toml").endswith("# why this one\n")
+    assert remove_entry(CODEX, TOML, "notes", "config.toml").endswith("# why this one\n")
 
 
 def test_a_table_with_tables_below_it_is_replaced_where_it_stands() -> None:
     before = '[mcp_servers.s]\ncommand = "a"\ntool_timeout_sec = 900\n\n[mcp_servers.s.env]\nV = "1"\n\n# next\n[mcp_servers."b c"]\ncommand = "b"\n'
-    text = with_entry(CODEX, before, "s", {"command": "x", "env": {"V": "2"}}, "config.toml")
+    text = put_entry(CODEX, before, "s", {"command": "x", "env": {"V": "2"}}, "config.toml")
     assert text == (
         '[mcp_servers.s]\ncommand = "x"\nenv = { V = "2" }\ntool_timeout_sec = 900\n\n\n# next\n[mcp_servers."b c"]\ncommand = "b"\n'
     )
-    assert entries(CODEX, text, "config.toml").keys() == {"s", "b c"}
+    assert read_file_entries(CODEX, text, "config.toml").keys() == {"s", "b c"}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_file_that_cannot_be_changed_without_harm_is_refused_and_not_quoted(
     slug: str, text: str, says: str
 ) -> None:
     with pytest.raises(FileInvalid) as refusal:
-        with_entry(HOSTS[slug], text, "s", ENTRY, "the-file")
+        put_entry(HOSTS[slug], text, "s", ENTRY, "the-file")
     assert says in str(refusal.value)
     assert "5ecret" not in str(refusal.value)
 
@@ -189,9 +189,9 @@ def test_whatever_else_a_file_says_it_says_afterwards(
 ) -> None:
     data = rest | {"mcpServers": servers}
     text = json.dumps(data, indent=indent)
-    after = with_entry(CLAUDE, text, key, {"url": "u"}, "x.json")
+    after = put_entry(CLAUDE, text, key, {"url": "u"}, "x.json")
     assert {k: v for k, v in parse(after, "x")["mcpServers"].items() if k != key} == {
         k: v for k, v in servers.items() if k != key
     }
-    again = parse(without_entry(CLAUDE, after, key, "x.json"), "x")
+    again = parse(remove_entry(CLAUDE, after, key, "x.json"), "x")
     assert again == data | {"mcpServers": {k: v for k, v in servers.items() if k != key}}

@@ -10,7 +10,7 @@ import pytest
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.installs import npm, pypi
-from mcpregistry.domain.installs.lock import LockRefused, differences, digest
+from mcpregistry.domain.installs.lock import LockRefused, compare_locks, hash_lock
 from mcpregistry.domain.installs.names import (
     Ecosystem,
     check_ecosystem,
@@ -18,9 +18,9 @@ from mcpregistry.domain.installs.names import (
     check_program,
     check_version,
     is_newer,
-    normal,
+    normalize_name,
 )
-from mcpregistry.domain.installs.reasons import failure
+from mcpregistry.domain.installs.reasons import explain_failure
 
 HASH = "sha512-" + "A" * 86 + "=="
 OTHER = "sha512-" + "B" * 86 + "=="
@@ -142,15 +142,15 @@ def test_two_locks_differ_by_packages_versions_and_files() -> None:
     after = npm.read(
         lock_of(srv={"version": "1.1.0"}, new={}, same={}, files={"integrity": OTHER}), "srv"
     )
-    assert [str(change) for change in differences(before, after)] == [
+    assert [str(change) for change in compare_locks(before, after)] == [
         "files 1.0.0 has other files with the same version",
         "gone 1.0.0 was removed",
         "new 1.0.0 was added",
         "srv 1.0.0 → 1.1.0",
     ]
-    assert differences(after, after) == []
-    assert len(differences(None, after)) == 4
-    assert digest("a") != digest("b")
+    assert compare_locks(after, after) == []
+    assert len(compare_locks(None, after)) == 4
+    assert hash_lock("a") != hash_lock("b")
 
 
 @pytest.mark.attack
@@ -198,7 +198,9 @@ def test_plain_names_and_versions_pass() -> None:
     assert check_name(check_ecosystem("pypi"), "mcp-server-time") == "mcp-server-time"
     assert check_version(Ecosystem.NPM, "2026.8.31-rc.1") == "2026.8.31-rc.1"
     assert check_version(Ecosystem.PYPI, "1!2.0rc1") == "1!2.0rc1"
-    assert normal(Ecosystem.PYPI, "My_Server.x") == normal(Ecosystem.PYPI, "my-server-x")
+    assert normalize_name(Ecosystem.PYPI, "My_Server.x") == normalize_name(
+        Ecosystem.PYPI, "my-server-x"
+    )
     assert (check_version(Ecosystem.PYPI, ""), check_program("cli")) == ("", "cli")
 
 
@@ -249,7 +251,7 @@ def test_plain_names_and_versions_pass() -> None:
     ],
 )
 def test_what_installers_say_becomes_one_sentence_with_a_remedy(output: str, sentence: str) -> None:
-    error = failure(output)
+    error = explain_failure(output)
     assert sentence in error.message
     assert error.remedy
     assert "secret" not in str(error)

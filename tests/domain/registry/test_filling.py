@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.errors import ConfigInvalid
-from mcpregistry.domain.registry.filling import Launch, filled
+from mcpregistry.domain.registry.fill_options import Launch, fill_install_option
 from tests.domain.registry.test_ways import of, package
 
 PACKAGE = package(
@@ -43,7 +43,7 @@ PARTS = {"address tenant": "eu", "address space": "s"}
 def launch(way: dict[str, Any], **given: str) -> Launch:
     [read] = of(**({"remotes": [way]} if "url" in way else {"packages": [way]}))
     assert not read.problem
-    return filled(read, given)
+    return fill_install_option(read, given)
 
 
 def test_a_package_gets_its_words_and_variables() -> None:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from mcpregistry.domain.registry.entries import read
-from mcpregistry.domain.registry.publishing import Published, entry_of, namespace
-from mcpregistry.domain.registry.ways import ways
+from mcpregistry.domain.registry.install_options import read_install_options
+from mcpregistry.domain.registry.publishing import Published, build_namespace, build_registry_entry
 
 AT = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 
@@ -25,11 +25,11 @@ AT = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
     ],
 )
 def test_the_namespace_is_the_host_backwards(url: str, found: str) -> None:
-    assert namespace(url) == found
+    assert build_namespace(url) == found
 
 
 def test_an_entry_is_read_as_those_of_others_and_asks_for_a_token() -> None:
-    made = entry_of(Published("lab", "T" * 300, 7, AT, AT), "https://tools.example.com")
+    made = build_registry_entry(Published("lab", "T" * 300, 7, AT, AT), "https://tools.example.com")
     entry = read(made)
     assert (entry.name, entry.version, entry.status, entry.updated_at) == (
         "com.example.tools/lab",
@@ -38,7 +38,7 @@ def test_an_entry_is_read_as_those_of_others_and_asks_for_a_token() -> None:
         AT,
     )
     assert len(made["server"]["description"]) <= 100
-    [way] = ways(json.dumps(made["server"]))
+    [way] = read_install_options(json.dumps(made["server"]))
     assert (way.identifier, way.transport, way.problem) == (
         "https://tools.example.com/mcp/lab",
         "http",

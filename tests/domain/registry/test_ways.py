@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.registry.ways import Way, ways
+from mcpregistry.domain.registry.install_options import InstallOption, read_install_options
 
 
-def of(**server: Any) -> list[Way]:
-    return ways(json.dumps(server))
+def of(**server: Any) -> list[InstallOption]:
+    return read_install_options(json.dumps(server))
 
 
 def package(**changed: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpregistry.domain.schema import validation
-from mcpregistry.domain.trials.arguments import Impossible, arguments_for
+from mcpregistry.domain.trials.arguments import Impossible, make_arguments
 
 
 def of(**properties: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def of(**properties: Any) -> dict[str, Any]:
     ],
 )
 def test_the_smallest_arguments_that_fit(schema: dict[str, Any], expected: Any) -> None:
-    assert arguments_for(schema) == expected
+    assert make_arguments(schema) == expected
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_the_smallest_arguments_that_fit(schema: dict[str, Any], expected: Any) 
 )
 def test_where_there_are_none_it_says_why(schema: dict[str, Any], why: str) -> None:
     with pytest.raises(Impossible, match=why):
-        arguments_for(schema)
+        make_arguments(schema)
 
 
 _LEAVES = st.sampled_from(
@@ -122,8 +122,8 @@ _SCHEMAS = st.recursive(
 def test_what_is_made_fits_and_names_nothing_outside(parts: dict[str, Any]) -> None:
     schema = of(**parts)
     try:
-        made = arguments_for(schema)
+        made = make_arguments(schema)
     except Impossible:
         return
-    assert validation.problems(schema, made) == []
+    assert validation.list_problems(schema, made) == []
     assert not any(word in repr(made) for word in ("/etc", "..", "~"))

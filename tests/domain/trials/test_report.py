@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.trials import verdict as judging
-from mcpregistry.domain.trials.differences import differences
-from mcpregistry.domain.trials.report import Called, Report, Start, ToolSeen
-from mcpregistry.domain.trials.tools import MOST_CALLS, chosen, seen
+from mcpregistry.domain.trials.differences import compare_reports
+from mcpregistry.domain.trials.report import Called, Start, ToolSeen, TrialReportData
+from mcpregistry.domain.trials.tools import MOST_CALLS, choose_test_calls, inspect_tools
 
 
 def start(**facts: Any) -> Start:
@@ -41,8 +41,8 @@ def one(name: str = "look", outcome: str = "ok", **facts: Any) -> ToolSeen:
 
 
 def said(starts: list[Start], tools: list[ToolSeen]) -> tuple[str, list[str]]:
-    found = judging.findings(starts, tools)
-    return judging.verdict(found), [each["kind"] for each in found]
+    found = judging.collect_findings(starts, tools)
+    return judging.decide_verdict(found), [each["kind"] for each in found]
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,11 @@ def test_the_verdict_follows_from_the_worst_finding(starts: Any, tools: Any, exp
 
 
 def test_what_its_command_names_and_its_sandbox_keeps_from_it_is_said() -> None:
-    found = judging.findings([start()], [one()], ["/srv/docs"])
+    found = judging.collect_findings([start()], [one()], ["/srv/docs"])
     assert [(each["kind"], "/srv/docs" in each["text"]) for each in found] == [("unread", True)]
-    odd = judging.findings([start(left_out=1, problems=["Tool x runs only as a task."])], [one()])
+    odd = judging.collect_findings(
+        [start(left_out=1, problems=["Tool x runs only as a task."])], [one()]
+    )
     assert odd[0]["text"].endswith(
         "1 definition of the server cannot be used. Tool x runs only as a task."
     )
@@ -104,7 +106,7 @@ def test_what_reads_runs_what_writes_asks_and_what_is_suspicious_is_hidden() -> 
         one("mute", "failed"),
         one("untried", "skipped"),
     ]
-    assert {row["tool"]: row["rule"] for row in judging.rows(tools)} == {
+    assert {row["tool"]: row["rule"] for row in judging.propose_tool_rules(tools)} == {
         "look": "allow",
         "write": "ask",
         "both": "ask",
@@ -127,36 +129,38 @@ def test_the_network_is_closed_only_where_it_is_known_to_be_of_no_use() -> None:
         ([closed, opened], [one(outcome="error")], [one(outcome="error")], None),
         ([start(ok=False), opened], [], [one()], True),
     ):
-        assert judging.network_needed(starts, before, after) is needed
-        fields = judging.sandbox_fields(starts, needed, off)
+        assert judging.is_network_needed(starts, before, after) is needed
+        fields = judging.propose_sandbox_fields(starts, needed, off)
         assert fields == {"sandbox": "enforce"} | (
             {"sandbox_network": "none"} if needed is False else {}
         )
-    assert judging.sandbox_fields(
+    assert judging.propose_sandbox_fields(
         [closed], True, {"sandbox": "enforce", "sandbox_network": "none"}
     ) == {"sandbox_network": "all"}
-    assert judging.sandbox_fields([start(ok=False)], None, off) == {}
-    named = judging.sandbox_fields(
+    assert judging.propose_sandbox_fields([start(ok=False)], None, off) == {}
+    named = judging.propose_sandbox_fields(
         [start(ok=False)], None, off | {"sandbox_read": ["/srv/a"]}, ["/srv/b"]
     )
     assert named == {"sandbox_read": ["/srv/a", "/srv/b"]}, (
         "so that it may start; what it then needs the next trial says"
     )
-    assert "sandbox_read" not in judging.sandbox_fields([closed], False, off, ["/srv/b"]), (
+    assert "sandbox_read" not in judging.propose_sandbox_fields([closed], False, off, ["/srv/b"]), (
         "it did without"
     )
     strict = {"sandbox": "strict", "sandbox_network": "ports"}
-    assert judging.sandbox_fields([closed], True, strict) == {}, (
+    assert judging.propose_sandbox_fields([closed], True, strict) == {}, (
         "nothing wider than what it worked with"
     )
-    assert judging.sandbox_fields([closed], False, strict) == {"sandbox_network": "none"}
+    assert judging.propose_sandbox_fields([closed], False, strict) == {"sandbox_network": "none"}
 
 
 def test_of_a_network_that_it_needs_the_ports_are_proposed_that_it_was_seen_to_use() -> None:
     off = {"sandbox": "off", "sandbox_network": "all", "sandbox_connect": [], "sandbox_listen": []}
 
     def proposed(**seen: Any) -> dict[str, Any]:
-        fields = judging.sandbox_fields([start(ok=False), start(network="open", **seen)], True, off)
+        fields = judging.propose_sandbox_fields(
+            [start(ok=False), start(network="open", **seen)], True, off
+        )
         assert fields.pop("sandbox") == "enforce"
         return fields
 
@@ -173,8 +177,8 @@ def test_of_a_network_that_it_needs_the_ports_are_proposed_that_it_was_seen_to_u
     )
 
 
-def report(tools: list[ToolSeen], verdict: str = "ok", **figures: Any) -> Report:
-    return Report(
+def report(tools: list[ToolSeen], verdict: str = "ok", **figures: Any) -> TrialReportData:
+    return TrialReportData(
         verdict=verdict, tools=tools, figures={"eras": ["legacy"], "version": "1"} | figures
     )
 
@@ -191,7 +195,7 @@ def test_two_trials_differ_in_what_the_server_does_and_else_in_much_alone() -> N
         memory_kb=300_000,
         tokens=550,
     )
-    assert [(each.text, each.behaviour) for each in differences(before, after)] == [
+    assert [(each.text, each.behaviour) for each in compare_reports(before, after)] == [
         ("Verdict: ok before, attention now.", True),
         ("New tools: new.", True),
         ("Removed tools: gone.", True),
@@ -200,7 +204,7 @@ def test_two_trials_differ_in_what_the_server_does_and_else_in_much_alone() -> N
         ("Version: 1 before, 2 now.", True),
         ("Memory: 40,000 before, 300,000 now.", False),
     ]
-    assert differences(before, before) == []
+    assert compare_reports(before, before) == []
 
 
 def test_tools_are_scanned_checked_counted_and_the_harmless_chosen() -> None:
@@ -226,8 +230,8 @@ def test_tools_are_scanned_checked_counted_and_the_harmless_chosen() -> None:
             for number in range(MOST_CALLS)
         ),
     ]
-    rows = seen(tools, instructions="", others=frozenset(), count=len)
-    picked = chosen(tools, rows)
+    rows = inspect_tools(tools, instructions="", others=frozenset(), count=len)
+    picked = choose_test_calls(tools, rows)
     assert (len(picked), picked["look"]) == (MOST_CALLS, b"{}")
     assert [row["call"].get("why") for row in rows[1:5]] == [
         "it does not declare that it only reads",

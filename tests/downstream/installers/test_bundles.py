@@ -13,7 +13,7 @@ import pytest
 
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.installs import mcpb
-from mcpregistry.downstream.installers import bundles, tree
+from mcpregistry.downstream.installers import bundles, package_tree
 from tests.fakes.bundles import bundle
 
 
@@ -43,10 +43,10 @@ def test_whatever_is_broken_of_a_bundle_is_refused_in_words(tmp_path: Path) -> N
     whole = 0
     for content in broken(bundle(), 500):
         file.write_bytes(content)
-        tree.remove(build)
+        package_tree.remove(build)
         os.mkdir(build)
         with suppress(SlipsnisseError):  # anything else would be a fault of ours
-            mcpb.manifest_of(bundles.manifest(str(file)))
+            mcpb.read_manifest(bundles.read_bundle_manifest(str(file)))
             bundles.unpack(str(file), build)
             whole += 1
         assert sorted(os.listdir(tmp_path)) == ["build", "bundle.zip"]

@@ -14,26 +14,30 @@ import psutil
 import pytest
 
 from mcpregistry.domain.installs.reasons import InstallFailed
-from mcpregistry.downstream.installers import programs, tree
-from mcpregistry.downstream.installers.ending import ended
-from mcpregistry.downstream.installers.running import Bounds, Place, run
-from mcpregistry.downstream.transports.usage import files_below
+from mcpregistry.downstream.installers import package_tree, programs
+from mcpregistry.downstream.installers.exit_check import check_exit
+from mcpregistry.downstream.installers.installer_process import (
+    InstallerBounds,
+    InstallerPlace,
+    run_installer,
+)
+from mcpregistry.downstream.transports.process_usage import list_files
 from tests.processes import with_words
 from tests.waiting import HANG_LIMIT, eventually
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> InstallerPlace:
     for name in ("home", "build"):
         (tmp_path / name).mkdir()
-    return Place(home=str(tmp_path / "home"), build=str(tmp_path / "build"))
+    return InstallerPlace(home=str(tmp_path / "home"), build=str(tmp_path / "build"))
 
 
-def shell(script: str, place: Place, **bounds: float) -> tuple[int, str]:
-    bounded = Place(
-        place.home, place.build, place.beat, Bounds(**{"seconds": HANG_LIMIT, **bounds})
+def shell(script: str, place: InstallerPlace, **bounds: float) -> tuple[int, str]:
+    bounded = InstallerPlace(
+        place.home, place.build, place.beat, InstallerBounds(**{"seconds": HANG_LIMIT, **bounds})
     )  # type: ignore[arg-type]
-    return run(["sh", "-c", script], place=bounded, env={})
+    return run_installer(["sh", "-c", script], place=bounded, env={})
 
 
 def started(mark: str) -> list[psutil.Process]:
@@ -43,7 +47,7 @@ def started(mark: str) -> list[psutil.Process]:
 
 @pytest.mark.attack
 def test_it_writes_its_own_folders_and_gets_nothing_of_our_environment(
-    place: Place, tmp_path: Path, monkeypatch
+    place: InstallerPlace, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setenv("SLIPSNISSE_SECRET", "not for installers")
     code, said = shell(
@@ -70,7 +74,7 @@ def test_it_writes_its_own_folders_and_gets_nothing_of_our_environment(
     ],
 )
 def test_beyond_its_bounds_it_is_ended_with_all_that_it_started(
-    place: Place, script: str, bounds, reason: str
+    place: InstallerPlace, script: str, bounds, reason: str
 ) -> None:
     mark = f"4711.{os.getpid()}"
     with pytest.raises(InstallFailed, match=reason):
@@ -78,19 +82,23 @@ def test_beyond_its_bounds_it_is_ended_with_all_that_it_started(
     assert not started(mark)
 
 
-def test_it_ends_where_its_work_is_not_ours_any_more(place: Place) -> None:
+def test_it_ends_where_its_work_is_not_ours_any_more(place: InstallerPlace) -> None:
     def taken() -> None:
         raise InstallFailed("taken")
 
     with pytest.raises(InstallFailed, match="taken"):
-        run(["sleep", f"4712.{os.getpid()}"], place=Place(place.home, place.build, taken), env={})
+        run_installer(
+            ["sleep", f"4712.{os.getpid()}"],
+            place=InstallerPlace(place.home, place.build, taken),
+            env={},
+        )
     assert not started(f"sleep 4712.{os.getpid()}")
 
 
-def test_it_dies_with_the_process_that_started_it(place: Place) -> None:
+def test_it_dies_with_the_process_that_started_it(place: InstallerPlace) -> None:
     script = (
-        "from mcpregistry.downstream.installers.running import Place, run\n"
-        f"run(['sleep', '4713.{os.getpid()}'], place=Place({place.home!r}, {place.build!r}), env={{}})"
+        "from mcpregistry.downstream.installers.installer_process import InstallerPlace, run_installer\n"
+        f"run_installer(['sleep', '4713.{os.getpid()}'], place=InstallerPlace({place.home!r}, {place.build!r}), env={{}})"
     )
     worker = subprocess.Popen([sys.executable, "-c", script])
     eventually(lambda: started(f"sleep 4713.{os.getpid()}"))
@@ -100,20 +108,20 @@ def test_it_dies_with_the_process_that_started_it(place: Place) -> None:
 
 
 def test_a_program_that_is_not_there_is_told_plainly(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: InstallerPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InstallFailed, match="was not found"):
-        run(["no-such-program"], place=place, env={})
+        run_installer(["no-such-program"], place=place, env={})
     monkeypatch.setenv("PATH", place.home)
     with pytest.raises(InstallFailed, match=r"Node\.js is required"):
-        programs.npm()
+        programs.find_npm()
 
 
 def test_a_failure_is_logged_without_addresses(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(InstallFailed):
-        ended(1, "npm error at https://me:secret@host/x and git+ssh://git@host", verb="npm ci")
+        check_exit(1, "npm error at https://me:secret@host/x and git+ssh://git@host", verb="npm ci")
     assert "secret" not in caplog.text
-    ended(0, "", verb="npm ci")
+    check_exit(0, "", verb="npm ci")
 
 
 @pytest.mark.attack
@@ -124,7 +132,7 @@ def test_what_leads_or_reaches_out_of_the_tree_is_refused(
     root = tmp_path / "tree"
     (root / "sub").mkdir(parents=True)
     (root / "sub" / "file").write_text("x")
-    tree.verify(str(root))
+    package_tree.verify(str(root))
     odd = root / "sub" / "odd"
     if kind in ("absolute", "out", "chain"):
         odd.symlink_to(
@@ -142,7 +150,7 @@ def test_what_leads_or_reaches_out_of_the_tree_is_refused(
         with socket.socket(socket.AF_UNIX) as made:
             made.bind("odd")
     with pytest.raises(InstallFailed, match="odd"):
-        tree.verify(str(root))
+        package_tree.verify(str(root))
 
 
 def test_a_tree_is_counted_sealed_and_taken_away(
@@ -152,17 +160,17 @@ def test_a_tree_is_counted_sealed_and_taken_away(
     (root / "sub").mkdir(parents=True)
     (root / "sub" / "file").write_text("12345")
     (root / "link").symlink_to("sub/file")
-    (root / "python").symlink_to(programs.python())
-    assert tree.verify(str(root), may_lead_to=frozenset({programs.python()}))[1] == 4
-    tree.seal(str(root))
+    (root / "python").symlink_to(programs.find_python())
+    assert package_tree.verify(str(root), may_lead_to=frozenset({programs.find_python()}))[1] == 4
+    package_tree.make_read_only(str(root))
     assert not any(
         path.lstat().st_mode & 0o222 for path in (root, root / "sub", root / "sub" / "file")
     )
-    monkeypatch.setattr(tree, "MOST_FILES", 2)
+    monkeypatch.setattr(package_tree, "MOST_FILES", 2)
     with pytest.raises(InstallFailed, match="limit for files"):
-        tree.verify(str(root), may_lead_to=frozenset({programs.python()}))
-    tree.remove(str(root))
-    tree.remove(str(root))
+        package_tree.verify(str(root), may_lead_to=frozenset({programs.find_python()}))
+    package_tree.remove(str(root))
+    package_tree.remove(str(root))
     assert not root.exists()
 
 
@@ -183,10 +191,10 @@ def test_folders_in_folders_without_end_are_refused_and_removed(tmp_path: Path) 
         at = within
     os.close(at)
     with pytest.raises(InstallFailed, match="more than 100 folders deep"):
-        tree.verify(str(root / "folder"), may_lead_to=frozenset({"/"}))
-    assert tree.size(str(root))[1] == 300
-    found = files_below(str(root))
+        package_tree.verify(str(root / "folder"), may_lead_to=frozenset({"/"}))
+    assert package_tree.measure_size(str(root))[1] == 300
+    found = list_files(str(root))
     assert found is not None
     assert len(found) == 200
-    tree.remove(str(root))
+    package_tree.remove(str(root))
     assert not root.exists()

@@ -23,7 +23,7 @@ from django.core.management import call_command
 from django.db import connections
 from django.test import override_settings
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, Invocation, PolicyRule, Server
 from mcpregistry.services.approvals import votes
 from tests.conftest import child_env
@@ -207,7 +207,7 @@ class Walk:
         """What somebody waits for, or was told to ask for later. While the host's person is asked
         nobody waits, or with a question."""
         waiting = ApprovalRequest.objects.filter(
-            call__agent_slug=self.agent, call__state=State.PENDING
+            call__agent_slug=self.agent, call__state=InvocationState.PENDING
         )
         later = waiting.filter(call__tool_name="later", waiting_as="away")
         now = (

@@ -15,9 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from subagents.llm.scripted import anthropic, gemini, openai
-from subagents.llm.scripted.pieces import event, identifier, text_of
-from subagents.llm.scripted.running import running
-from subagents.llm.scripted.script import Ask, Reply, Result, ToolUse, Usage
+from subagents.llm.scripted.local_server import run_server
+from subagents.llm.scripted.script import (
+    Result,
+    ScriptedReply,
+    ScriptedRequest,
+    ScriptedToolUse,
+    ScriptedUsage,
+)
+from subagents.llm.scripted.stream_pieces import event, identifier, text_of
 
 DONE = "SlipsnisseIsDone"  # one word, as streams are cut between words
 ASIDE = "A title"  # for requests without tools
@@ -38,20 +44,20 @@ class Play:
     offered: set[str] = field(default_factory=set)
     results: list[Result] = field(default_factory=list)
 
-    def answers(self, ask: Ask) -> Reply:
+    def answers(self, ask: ScriptedRequest) -> ScriptedReply:
         self.offered.update(ask.tools)
         results = [
             each for each in ask.results if not any(words in each.text for words in APPROVED)
         ]
         if len(results) > len(self.results):
             self.results[:] = results
-        usage = Usage(10, 10)
+        usage = ScriptedUsage(10, 10)
         if not ask.tools:
-            return Reply(ASIDE, (), usage)
+            return ScriptedReply(ASIDE, (), usage)
         if len(results) >= len(self.calls):
-            return Reply(DONE, (), usage)
+            return ScriptedReply(DONE, (), usage)
         name, arguments = self.calls[len(results)]
-        return Reply("", (ToolUse(name, json.dumps(arguments)),), usage)
+        return ScriptedReply("", (ScriptedToolUse(name, json.dumps(arguments)),), usage)
 
 
 class Models:
@@ -113,7 +119,7 @@ def _answer(path: str, body: dict[str, Any], play: Play) -> tuple[bytes, bytes |
     return b"application/json", json.dumps(wire.whole(play.answers(ask), ask)).encode()
 
 
-def _read(body: dict[str, Any]) -> Ask:
+def _read(body: dict[str, Any]) -> ScriptedRequest:
     """A request to OpenAI's responses API, as Codex makes it."""
     items = body["input"]
     names = {item["call_id"]: item["name"] for item in items if item["type"] == "function_call"}
@@ -121,7 +127,7 @@ def _read(body: dict[str, Any]) -> Ask:
     results = tuple(
         Result(names.get(item["call_id"], ""), _output(item["output"])) for item in answers
     )
-    return Ask(
+    return ScriptedRequest(
         str(body.get("model", "")),
         True,
         len(results),
@@ -147,7 +153,7 @@ def _offered(tools: list[dict[str, Any]]) -> Iterator[str]:
         )
 
 
-def _responses(reply: Reply, ask: Ask) -> Iterator[bytes]:
+def _responses(reply: ScriptedReply, ask: ScriptedRequest) -> Iterator[bytes]:
     """The answer as server-sent events of the responses API."""
     made = {
         "id": identifier("resp", ask),
@@ -170,7 +176,7 @@ def _responses(reply: Reply, ask: Ask) -> Iterator[bytes]:
     yield event({"type": "response.completed", "response": ended}, "response.completed")
 
 
-def _items(reply: Reply, ask: Ask) -> Iterator[dict[str, Any]]:
+def _items(reply: ScriptedReply, ask: ScriptedRequest) -> Iterator[dict[str, Any]]:
     for index, call in enumerate(reply.calls):
         space, _, name = call.name.rpartition("/")
         made = {
@@ -193,6 +199,6 @@ def _items(reply: Reply, ask: Ask) -> Iterator[dict[str, Any]]:
 @contextmanager
 def models_running() -> Iterator[Models]:
     models = Models()
-    with running(models) as address:  # type: ignore[arg-type]
+    with run_server(models) as address:  # type: ignore[arg-type]
         models.address = address
         yield models

@@ -130,4 +130,6 @@ def test_nothing_of_a_host_is_left_and_the_records_hold(walked: Walked) -> None:
     assert walked.turn.left == []
     assert walked.listing is None or walked.listing.left == []
     forget_stale(timezone.now())  # the clock's work: some hosts kill what they have started
-    assert [found.rule for found in invariants.check(timezone.now()) if found.violations] == []
+    assert [
+        found.rule for found in invariants.check_invariants(timezone.now()) if found.violations
+    ] == []

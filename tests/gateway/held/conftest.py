@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group, User
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, Invocation, PolicyRule
 from mcpregistry.services.approvals import votes
 from tests.fakes.journals import noted
@@ -98,7 +98,7 @@ class Case:
     async def request(self) -> ApprovalRequest:
         return await seen_outside(self._request)
 
-    async def until(self, *states: State) -> ApprovalRequest:
+    async def until(self, *states: InvocationState) -> ApprovalRequest:
         def look() -> ApprovalRequest | None:
             found = self._request()
             return found if found and found.call.state in states else None

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.services.approvals import votes
 from tests.fakes.hosts import Lost, http_host, stdio_host
 from tests.fakes.stage import MODERN, folder
@@ -207,7 +207,7 @@ async def test_a_host_that_cancels_before_the_decision_ends_the_request(
         )
         await case.request()
         await host.cancel(77)
-        request = await case.until(State.CANCELLED)
+        request = await case.until(InvocationState.CANCELLED)
         calling.cancel()
     assert "disconnected" in request.call.reason
     with pytest.raises(votes.AlreadyDecided):
@@ -225,7 +225,7 @@ async def test_a_connection_that_is_lost_over_http_ends_the_request_in_both_eras
         calling = asyncio.create_task(host.call("echo__ask", case.arguments))
         await host.until_told("Waiting")
         await host.kill()
-        await case.until(State.CANCELLED)
+        await case.until(InvocationState.CANCELLED)
         with pytest.raises(Lost):
             await calling
     assert case.sent() == []
@@ -236,7 +236,7 @@ async def test_a_host_that_closes_its_pipe_ends_the_request(stage, token, case):
         calling = asyncio.create_task(host.call("echo__ask", case.arguments))
         await host.until_told("Waiting")
         await host.leave()
-        await case.until(State.CANCELLED)
+        await case.until(InvocationState.CANCELLED)
         calling.cancel()
     assert case.sent() == []
 
@@ -289,4 +289,4 @@ async def test_a_cancel_that_comes_after_the_answer_is_ignored(stage, token, cas
         await host.cancel(6)
         assert result["structuredContent"]["arguments"] == case.arguments
         assert "echo__ask" in await host.tools()
-    assert [call.state for call in await case.calls()] == [State.SUCCEEDED]
+    assert [call.state for call in await case.calls()] == [InvocationState.SUCCEEDED]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcpregistry.domain.calls.wait_strategy import PEOPLE_NEED
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from tests.fakes.hosts import BOTH, FORM, TASKS, URL, Host, http_host, nobody, stdio_host, yes
 from tests.fakes.stage import MODERN, folder, fresh, outside
 from tests.gateway.held.conftest import ERAS, LEGACY, Case, is_pending, words
@@ -76,7 +76,7 @@ async def test_an_answer_that_comes_at_once_means_that_nobody_was_there(
             case.arguments = {"mark": fresh("case")}
             host.asked.clear()
         await telling
-        assert (await case.request()).call.state == State.PENDING
+        assert (await case.request()).call.state == InvocationState.PENDING
         await case.approve()
         assert (await calling)["structuredContent"]["arguments"] == case.arguments
     assert len(host.asked) == 1
@@ -96,7 +96,7 @@ async def test_a_person_who_reads_and_declines_ends_the_call(site, token, case, 
         result = await host.call("echo__mine", case.arguments)
     assert result["isError"] is True
     assert "by the user of claude-code" in words(result)
-    assert (await case.request()).call.state == State.REJECTED
+    assert (await case.request()).call.state == InvocationState.REJECTED
     assert case.sent() == []
 
 
@@ -124,7 +124,7 @@ async def test_a_request_refused_by_an_approver_stays_refused_when_the_person_at
 
     async def late(params: dict[str, Any]) -> dict[str, Any]:
         asked.set()
-        await case.until(State.REJECTED)
+        await case.until(InvocationState.REJECTED)
         return {"action": "accept", "content": {"confirm": True}}
 
     async with http_host(site, token, abilities=FORM, person=late) as host:
@@ -149,7 +149,7 @@ async def test_url_mode_leads_to_the_page_and_never_decides(brisk, token, case, 
         "url",
         f"http://127.0.0.1:8000/approvals/{request.pk}/",
     )
-    assert request.call.state == State.PENDING
+    assert request.call.state == InvocationState.PENDING
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -210,7 +210,7 @@ async def test_a_state_that_was_changed_copied_stolen_or_used_for_another_call_i
             answer = await sender.request("tools/call", changed)
             assert answer["error"]["code"] == -32602, answer
             assert answer["error"]["message"] == "Invalid or expired requestState"
-        assert (await case.request()).call.state == State.PENDING
+        assert (await case.request()).call.state == InvocationState.PENDING
         assert "result" in await host.request("tools/call", params | reply)
         assert len(case.sent()) == 1
         again = await host.request("tools/call", params | reply)  # a copy of what was good once

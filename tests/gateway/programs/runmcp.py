@@ -12,9 +12,9 @@ import sys
 from typing import Any
 
 import manage
-from mcpregistry.gateway.stdio import server
+from mcpregistry.gateway.stdio import stdio_server
 
-_serve = server.serve_stdio
+_serve = stdio_server.serve_stdio
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
             await asyncio.sleep(0.001)
         await _serve(preload, *args, **options)
 
-    server.serve_stdio = serve
+    stdio_server.serve_stdio = serve
     sys.argv = ["manage.py", "runmcp", *sys.argv[2:]]
     manage.main()
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group, User
 
-from mcpregistry.calls.background import Background
+from mcpregistry.calls.background_engine import BackgroundEngine
 from mcpregistry.models import PolicyRule
 from tests.fakes import sdk
 from tests.fakes.hosts import FORM, TASKS, Host, http_host, stdio_host
@@ -90,9 +90,9 @@ def token(stage: Stage, site: Web, addresses: dict[str, str], journal: Path) -> 
 
 
 @pytest.fixture(scope="module")
-def worker(token: str) -> Iterator[Background]:
+def worker(token: str) -> Iterator[BackgroundEngine]:
     """What runs approved calls in a worker process."""
-    running = Background()
+    running = BackgroundEngine()
     yield running
     running.close()
 

@@ -15,7 +15,7 @@ import pytest
 from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import AuditEntry, HostTask, Invocation
 from mcpregistry.services.tasks import remote_tasks
 from mcpregistry.services.upkeep import reaping
@@ -98,7 +98,7 @@ async def test_killed_while_it_followed_another_process_goes_on(
     assert seen["status"] == "completed"
     assert seen["result"]["structuredContent"] == {"label": label}
     call = await record(task_id)
-    assert (call.state, call.fence) == (State.SUCCEEDED, 1)
+    assert (call.state, call.fence) == (InvocationState.SUCCEEDED, 1)
     kinds = await outside(
         lambda: list(
             AuditEntry.objects.filter(subject=f"call:{call.pk}").values_list("kind", flat=True)
@@ -161,7 +161,7 @@ async def test_a_stalled_process_that_wakes_changes_nothing_any_more(stage, site
             async with http_host(stalled, token, abilities=ABLE) as same:
                 assert await look(same, task_id) == seen
     after = await record(task_id)
-    assert (after.state, after.fence) == (State.SUCCEEDED, 1)
+    assert (after.state, after.fence) == (InvocationState.SUCCEEDED, 1)
     assert await outside(broken) == []
 
 
@@ -174,14 +174,14 @@ async def test_a_task_of_a_server_on_stdio_dies_with_our_process_and_is_unknown(
     async with opened() as host:
         seen = await until(host, task_id)
     assert seen["result"]["structuredContent"]["state"] == "unknown"
-    assert (await record(task_id)).state == State.UNKNOWN
+    assert (await record(task_id)).state == InvocationState.UNKNOWN
 
 
 async def test_a_task_of_a_server_on_stdio_ends_as_unknown_when_its_host_leaves(opened):
     async with opened("stdio") as host:
         task_id = await begin(host, "local__slow_compute", seconds=3600)
         await host.leave()
-    assert (await record(task_id)).state == State.UNKNOWN
+    assert (await record(task_id)).state == InvocationState.UNKNOWN
 
 
 async def test_a_task_that_nobody_follows_for_long_is_given_up(opened):

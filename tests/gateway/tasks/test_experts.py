@@ -13,13 +13,13 @@ import pytest
 from django.db import connections
 from django.utils import timezone
 
-from mcpregistry.calls.background import Background
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.calls.background_engine import BackgroundEngine
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Agent, Endpoint, Invocation, Server
 from mcpregistry.services.access import grants
 from subagents.domain.lifecycle import RunState
 from subagents.llm.scripted.app import ScriptedModels
-from subagents.llm.scripted.running import running
+from subagents.llm.scripted.local_server import run_server
 from subagents.llm.scripted.script import load
 from subagents.models import ExpertTool, LanguageModel, Provider, Run
 from subagents.runs.engine import RunEngine
@@ -52,7 +52,7 @@ WORDS = {"type": "object", "properties": {"text": {"type": "string"}}, "required
 def knowing(stage: Stage, token: str) -> Iterator[None]:
     """Two expert tools of the agent "local": one that answers, one that would count for minutes."""
     models = ScriptedModels(load(SCRIPT))
-    with running(models) as base:
+    with run_server(models) as base:
         provider = ready_provider("scripts", base_url=f"{base}/v1", timeout=HANG_LIMIT)
         said = stage.fake("echo", listed("echo"), slug="said")
         slow = stage.fake("slow", listed("count"))
@@ -67,14 +67,14 @@ def _expert(provider: Provider, name: str, server: Server) -> None:
     )
     tool = ExpertTool(name=name, description="Knows.", arguments=WORDS, max_seconds=600)
     expert = experts.save_expert(expert=tool, targets=[model], actor=ACTOR)
-    grants.grant(agent=expert.agent, server=server, actor=ACTOR)
+    grants.grant_access(agent=expert.agent, server=server, actor=ACTOR)
     users = Agent.objects.filter(slug="local")
     endpoints = Endpoint.objects.filter(slug="default")
     experts.offer(expert=expert, agents=users, endpoints=endpoints, actor=ACTOR)
 
 
 @pytest.fixture
-def clock(worker: Background) -> Iterator[threading.Event]:
+def clock(worker: BackgroundEngine) -> Iterator[threading.Event]:
     """A worker that looks for runs as the clock does, from the moment that the event is set."""
     engine = RunEngine(worker.engine, "worker-test")
     begins = threading.Event()
@@ -83,8 +83,8 @@ def clock(worker: Background) -> Iterator[threading.Event]:
     def tick() -> None:
         begins.wait()
         while not stops.wait(0.05):
-            for run_id in [*runs.due(timezone.now()), *runs.decided()]:
-                worker.soon(engine.wake, run_id)
+            for run_id in [*runs.list_due_runs(timezone.now()), *runs.wake_decided_runs()]:
+                worker.call_on_loop(engine.wake, run_id)
         connections.close_all()
 
     thread = threading.Thread(target=tick)
@@ -177,4 +177,4 @@ async def test_cancelling_the_task_ends_the_run(opened, door, knowing, clock):
         assert (await until(host, task_id))["status"] == "cancelled"
     run = await run_of(task_id)
     assert run.state == RunState.CANCELLED
-    assert (await outside(Invocation.objects.get, pk=run.call_id)).state == State.UNKNOWN
+    assert (await outside(Invocation.objects.get, pk=run.call_id)).state == InvocationState.UNKNOWN

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from mcpregistry.calls.background import Background
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.calls.background_engine import BackgroundEngine
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import ApprovalRequest, HostTask, Invocation
 from mcpregistry.services.approvals import held_calls, votes
 from mcpregistry.services.upkeep import reaping, retention
@@ -104,7 +104,7 @@ async def test_what_the_client_withdraws_is_cancelled_and_stays_so(opened, door,
         with pytest.raises(votes.AlreadyDecided):
             await decide(task_id, bob)
         assert (await look(host, task_id))["status"] == "cancelled"
-    assert (await held(task_id)).call.state == State.CANCELLED
+    assert (await held(task_id)).call.state == InvocationState.CANCELLED
     assert sent(journal, note) == 0
 
 
@@ -181,7 +181,7 @@ async def test_many_approvals_over_both_doors_are_exactly_as_many_effects(
     opened, bob, worker, journal, broker
 ):
     notes = [fresh("race") for _ in range(MANY)]
-    second = Background()
+    second = BackgroundEngine()
     try:
         async with opened() as http, opened("stdio") as stdio:
 
@@ -244,7 +244,12 @@ async def test_the_reaper_ends_what_a_dead_process_has_sent(opened, bob):
         task_id = await begin(host, "echo__echo", note=fresh("note"))
         request = await decide(task_id, bob)
         now = timezone.now()
-        left = {"state": State.DISPATCHED, "dispatched_at": now, "fence": 1, "lease_until": now}
+        left = {
+            "state": InvocationState.DISPATCHED,
+            "dispatched_at": now,
+            "fence": 1,
+            "lease_until": now,
+        }
         await outside(Invocation.objects.filter(pk=request.call_id).update, **left)
         await outside(reaping.reap_calls, now + timedelta(seconds=1))
         seen = await until(host, task_id)

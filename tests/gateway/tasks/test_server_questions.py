@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from mcpregistry.calls.call import CallHost as Calling
 from mcpregistry.calls.call import CallOutcome, CallRequest
-from mcpregistry.calls.call import Host as Calling
-from mcpregistry.domain.calls.forwarding import Forwarding, Unanswered
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.calls.forwarding import Forwarding, HostUnansweredError
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.gateway.live_calls import LiveCalls
 from mcpregistry.models import Agent, ApprovalRequest, AuditEntry, Invocation, PolicyRule, Server
 from mcpregistry.services.access import tokens
@@ -126,7 +126,7 @@ async def test_the_answers_are_noted_by_their_hash_only(opened):
         return call, AuditEntry.objects.get(subject=f"call:{call.pk}", kind="call.dispatched").body
 
     record, body = await outside(last)
-    assert record.state == State.SUCCEEDED
+    assert record.state == InvocationState.SUCCEEDED
     assert "Ann" not in body
     assert len(json.loads(body)["answers"]) == 64
 
@@ -245,7 +245,9 @@ async def test_an_answer_to_a_waiting_call_is_good_for_once_and_for_its_own_call
         )
         return [row.state for row in found]
 
-    assert await outside(records) == [State.SUCCEEDED]  # question and answer are of one call
+    assert await outside(records) == [
+        InvocationState.SUCCEEDED
+    ]  # question and answer are of one call
 
 
 async def test_when_two_calls_are_out_only_a_stream_of_its_own_tells_whose_question_it_is(
@@ -275,7 +277,7 @@ async def test_what_a_server_says_after_its_question_goes_to_the_request_that_ha
     calls = LiveCalls()
     first = list[Any]()
     second = list[Any]()
-    opened, live = calls.opened(able(first))
+    opened, live = calls.make_askable(able(first))
     log = opened.on_log
     report = opened.on_progress
     ask = opened.host.forwarding.ask
@@ -294,12 +296,12 @@ async def test_what_a_server_says_after_its_question_goes_to_the_request_that_ha
         await waiting
         log({"data": "after"})
         report(2, None, None)
-        return CallOutcome("", State.SUCCEEDED, {})
+        return CallOutcome("", InvocationState.SUCCEEDED, {})
 
     question = await live.run(work())
     asked.set()
     await until_quiet()
-    await calls.go_on(question.live, able(second), {"question1": {"action": "decline"}})
+    await calls.continue_call(question.live, able(second), {"question1": {"action": "decline"}})
     assert first == [{"data": "before"}]
     assert second == [{"data": "meanwhile"}, {"data": "after"}, (2, None, None)]
 
@@ -313,7 +315,7 @@ async def until_quiet() -> None:
 async def test_a_question_that_came_while_another_was_answered_is_put_to_the_host_too():
     calls = LiveCalls()
     other = asyncio.Event()
-    opened, live = calls.opened(able())
+    opened, live = calls.make_askable(able())
     ask = opened.host.forwarding.ask
     assert ask is not None
     assert live is not None
@@ -324,7 +326,9 @@ async def test_a_question_that_came_while_another_was_answered_is_put_to_the_hos
 
     async def work() -> CallOutcome:
         return CallOutcome(
-            "", State.SUCCEEDED, {"said": await asyncio.gather(ask("roots/list", {}), later())}
+            "",
+            InvocationState.SUCCEEDED,
+            {"said": await asyncio.gather(ask("roots/list", {}), later())},
         )
 
     first = await live.run(work())
@@ -333,10 +337,10 @@ async def test_a_question_that_came_while_another_was_answered_is_put_to_the_hos
     other.set()
     while len(live._asked) < 2:
         await asyncio.sleep(0)
-    second = await calls.go_on(first.live, able(), {"question1": {"roots": []}})
+    second = await calls.continue_call(first.live, able(), {"question1": {"roots": []}})
     assert second.result is not None
     assert list(second.result["inputRequests"]) == ["question2"]
-    end = await calls.go_on(second.live, able(), {"question2": {"action": "decline"}})
+    end = await calls.continue_call(second.live, able(), {"question2": {"action": "decline"}})
     assert end.result == {"said": [{"roots": []}, {"action": "decline"}]}
     assert not calls._waiting
 
@@ -346,7 +350,7 @@ async def test_a_host_that_did_not_come_back_is_not_waited_for_again_and_a_quest
 ):
     monkeypatch.setattr("mcpregistry.gateway.live_calls.PATIENCE", 0.01)
     calls = LiveCalls()
-    opened, live = calls.opened(able())
+    opened, live = calls.make_askable(able())
     ask = opened.host.forwarding.ask
     assert ask is not None
     assert live is not None
@@ -355,15 +359,15 @@ async def test_a_host_that_did_not_come_back_is_not_waited_for_again_and_a_quest
         withdrawn = asyncio.ensure_future(ask("roots/list", {}))
         asyncio.get_running_loop().call_soon(withdrawn.cancel)
         await asyncio.wait({withdrawn})
-        with pytest.raises(Unanswered):
+        with pytest.raises(HostUnansweredError):
             await ask("roots/list", {})
         monkeypatch.setattr("mcpregistry.gateway.live_calls.PATIENCE", 10_000.0)
-        with pytest.raises(Unanswered):
+        with pytest.raises(HostUnansweredError):
             await ask("roots/list", {})
-        return CallOutcome("", State.SUCCEEDED, {})
+        return CallOutcome("", InvocationState.SUCCEEDED, {})
 
     asked = await live.run(work())
     assert asked.result is not None
     assert list(asked.result["inputRequests"]) == ["question2"]
-    assert (await asyncio.wait_for(live._task, HANG_LIMIT)).state is State.SUCCEEDED
+    assert (await asyncio.wait_for(live._task, HANG_LIMIT)).state is InvocationState.SUCCEEDED
     assert not calls._waiting

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import AuditEntry, HostTask, Invocation
 from tests.fakes.hosts import FORM, TASKS
 from tests.fakes.stage import fresh, outside
@@ -42,7 +42,7 @@ async def test_a_servers_task_is_a_task_of_ours_with_its_whole_result(
     assert "resultType" not in seen["result"]
     assert seen["ttlMs"] >= made["ttlMs"]
     record = await row(made["taskId"])
-    assert (record.state, record.lease_until) == (State.SUCCEEDED, None)
+    assert (record.state, record.lease_until) == (InvocationState.SUCCEEDED, None)
     assert not {job for job in maker.jobs if job in json.dumps([made, seen])}, (
         "the server's id has leaked"
     )
@@ -96,7 +96,9 @@ async def test_cancelling_reaches_the_server_and_the_task_is_cancelled(opened, d
         assert not {"result", "error"} & seen.keys()
         assert (await ask(host, "tasks/cancel", task_id))["result"]["resultType"] == "complete"
         assert (await look(host, task_id))["status"] == "cancelled"
-    assert (await row(task_id)).state == State.UNKNOWN  # who knows what it has done by then
+    assert (
+        await row(task_id)
+    ).state == InvocationState.UNKNOWN  # who knows what it has done by then
 
 
 async def test_failed_is_for_protocol_errors_alone(opened):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.domain.rights import all_rights
+from mcpregistry.domain.caller_rights import grant_all_rights
 from mcpregistry.services.servers import lifecycle
 from tests.fakes.hosts import FORM, TASKS, Host, http_host
 from tests.fakes.stage import ACTOR, listed, outside
@@ -102,14 +102,14 @@ async def test_changes_of_the_list_come_by_the_same_stream_which_stays_open(open
                 lambda: [m for m in host.heard if m["method"] == "notifications/tools/list_changed"]
             )
             assert not stream.done()
-        await outside(lifecycle.delete_server, server=late, actor=ACTOR, rights=all_rights)
+        await outside(lifecycle.delete_server, server=late, actor=ACTOR, rights=grant_all_rights)
 
 
 def _grant(server: Any) -> None:
     from mcpregistry.models import Agent
     from mcpregistry.services.access import grants
 
-    grants.grant(agent=Agent.objects.get(slug="local"), server=server, actor=ACTOR)
+    grants.grant_access(agent=Agent.objects.get(slug="local"), server=server, actor=ACTOR)
 
 
 async def test_without_the_extension_no_task_is_told(opened, door):

@@ -10,7 +10,7 @@ from mcpregistry.models import Agent, EnergyPool, Server
 from mcpregistry.services.energy import pools
 from mcpregistry.services.servers import lifecycle
 from subagents import energy
-from subagents.domain.maintenance import Kind, MessageKind, State
+from subagents.domain.maintenance import Kind, RequestMessageKind, State
 from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest, Proposal
 from tests.subagents.admin.test_pages import HOSTILE, client_as
@@ -22,7 +22,7 @@ PROPOSALS = "/admin/subagents/proposal/"
 
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("subagents.maintenance.queue.send", lambda task: True)
+    monkeypatch.setattr("subagents.maintenance.queue.send_task", lambda task: True)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_the_page_lives_while_the_request_does_and_shows_what_was_found(server: 
     page = f"{LIST}{row.pk}/change/"
     assert f'data-live="{LIST}{row.pk}/live/"' in client.get(page).content.decode()
     assert client.get(f"{LIST}{row.pk}/live/").status_code == 200
-    queue.tell(row, MessageKind.STATUS, progress=10, step="probe", message=HOSTILE)
+    queue.tell(row, RequestMessageKind.STATUS, progress=10, step="probe", message=HOSTILE)
     steps = [{"step": "config", "ok": True}, {"step": "spawn", "ok": False, "error": HOSTILE}]
     queue.end(row, State.COMPLETED, result={"ok": False, "steps": steps})
     assert client.get(f"{LIST}{row.pk}/live/").status_code == 286

@@ -18,7 +18,7 @@ from django.utils import timezone
 from mcpregistry.models import Agent, AuditEntry, Definition, Endpoint, Grant, Server, Tool
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import Attempt, ExpertTool, LanguageModel, Provider, Run, ToolCall, Turn
-from subagents.runs.views import view
+from subagents.runs.run_views import view
 from subagents.services import experts, runs
 from tests.subagents.kit import ready_provider
 

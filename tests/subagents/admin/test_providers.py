@@ -14,11 +14,11 @@ from django.utils import timezone
 
 from mcpregistry.models import AuditEntry
 from subagents.llm.scripted.app import ScriptedModels
-from subagents.llm.scripted.running import running
+from subagents.llm.scripted.local_server import run_server
 from subagents.llm.scripted.script import load
 from subagents.models import ExpertTool, LanguageModel, Provider, Run
 from subagents.queries import run_totals
-from subagents.runs import probing
+from subagents.runs import provider_probe
 from subagents.services import experts, providers, runs
 from tests.subagents.admin.test_pages import client_as
 from tests.subagents.kit import ready_provider
@@ -31,7 +31,7 @@ MODELS = "/admin/subagents/languagemodel/"
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(providers, "send", lambda *message: found.append(message))
+    monkeypatch.setattr(providers, "send_task", lambda *message: found.append(message))
     return found
 
 
@@ -180,7 +180,7 @@ def base() -> Iterator[str]:
             "turns": [{"text": "x", "attempts": [{"status": 404, "message": "no such model"}]}]
         },
     }
-    with running(ScriptedModels(load(script))) as address:
+    with run_server(ScriptedModels(load(script))) as address:
         yield address
 
 
@@ -198,7 +198,7 @@ def test_what_the_provider_answers_is_noted_with_what_to_do(
 ) -> None:
     provider = ready_provider("acme", kind="compatible", base_url=f"{base}/v1", key=KEY)
     model = LanguageModel.objects.create(provider=provider, name=name)
-    asyncio.run(probing.probe(provider.pk, model.pk))
+    asyncio.run(provider_probe.probe(provider.pk, model.pk))
     provider.refresh_from_db()
     assert provider.test_answer == answer
     assert error in provider.test_error

@@ -23,7 +23,7 @@ TRIALS = "/admin/subagents/trialreport/"
 
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("subagents.maintenance.queue.send", lambda task: True)
+    monkeypatch.setattr("subagents.maintenance.queue.send_task", lambda task: True)
 
 
 @pytest.fixture

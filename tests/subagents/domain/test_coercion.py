@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpregistry.domain.schema.validation import problems
-from subagents.domain.coercion import coerced
+from mcpregistry.domain.schema.validation import list_problems
+from subagents.domain.coercion import coerce_arguments
 
 
 def of(schema: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def of(schema: Any) -> dict[str, Any]:
     ],
 )
 def test_what_has_one_reading_is_read_so_and_said(schema: Any, written: Any, meant: Any) -> None:
-    value, notes = coerced(of(schema), {"x": written})
+    value, notes = coerce_arguments(of(schema), {"x": written})
     assert value == {"x": meant}
     assert type(value["x"]) is type(meant)
     assert len(notes) == 1
@@ -76,7 +76,7 @@ def test_what_has_one_reading_is_read_so_and_said(schema: Any, written: Any, mea
     ],
 )
 def test_everything_else_stays_as_it_was_written(schema: Any, written: Any) -> None:
-    value, notes = coerced(of(schema), {"x": written})
+    value, notes = coerce_arguments(of(schema), {"x": written})
     assert (value, notes) == ({"x": written}, [])
 
 
@@ -111,13 +111,13 @@ _WRITTEN = st.one_of(_JSON, _JSON.map(json.dumps))
 
 
 def fits(schema: dict[str, Any], value: Any) -> bool:
-    return not problems(schema, value)
+    return not list_problems(schema, value)
 
 
 @given(schema=_SCHEMAS, written=_WRITTEN)
 def test_what_was_valid_stays_the_same(schema: dict[str, Any], written: Any) -> None:
     if fits(of(schema), {"x": written}):
-        assert coerced(of(schema), {"x": written}) == ({"x": written}, [])
+        assert coerce_arguments(of(schema), {"x": written}) == ({"x": written}, [])
 
 
 @given(schema=_SCHEMAS, written=_WRITTEN)
@@ -125,10 +125,10 @@ def test_it_is_done_once_and_what_is_not_said_is_not_changed(
     schema: dict[str, Any], written: Any
 ) -> None:
     before = json.dumps(written)
-    value, notes = coerced(of(schema), {"x": written})
+    value, notes = coerce_arguments(of(schema), {"x": written})
     assert json.dumps(written) == before, "the caller's own is never touched"
     assert bool(notes) == (json.dumps(value) != json.dumps({"x": written}))
-    assert coerced(of(schema), {"x": written}) == (value, notes)
+    assert coerce_arguments(of(schema), {"x": written}) == (value, notes)
 
 
 @given(
@@ -145,6 +145,6 @@ def test_no_digit_is_lost(value: Any) -> None:
         kind = "integer"
     else:
         kind = "number"
-    found, notes = coerced(of({"type": kind}), {"x": json.dumps(value)})
+    found, notes = coerce_arguments(of({"type": kind}), {"x": json.dumps(value)})
     if notes:
         assert found["x"] == value

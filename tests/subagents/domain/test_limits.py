@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from subagents.domain import context, fallback
-from subagents.domain.budget import Spent, affordable, output_room, price, reached, reserve
-from subagents.domain.fallback import Ask, Failed, GiveUp, Wait, choose
+from subagents.domain.budget import (
+    Spent,
+    affordable,
+    find_reached_limit,
+    output_room,
+    price,
+    reserve,
+)
+from subagents.domain.fallback import Failed, GiveUp, TargetAttempt, Wait, choose
 from subagents.domain.lifecycle import CALL_MOVES, RUN_MOVES, CallState, Exit, RunState
 from subagents.domain.model_errors import ErrorKind, classify
 from subagents.domain.savings import Counted, money_saved, savings
@@ -78,7 +85,7 @@ def test_what_is_reserved_is_never_less_than_what_it_costs(
     ],
 )
 def test_limits(spent: Spent, exit: Exit | None) -> None:
-    assert reached(SPEC, spent) == exit
+    assert find_reached_limit(SPEC, spent) == exit
 
 
 def test_money_is_affordable_up_to_its_last_cent() -> None:
@@ -125,17 +132,20 @@ def failed(
 @pytest.mark.parametrize(
     ("before", "choice"),
     [
-        ([], Ask(target(1))),
-        ([failed(1, ErrorKind.AUTH)], Ask(target(2))),
-        ([failed(1, ErrorKind.OVERLOADED)], Ask(target(2))),
-        ([failed(1, ErrorKind.OVERLOADED), failed(2, ErrorKind.OVERLOADED)], Ask(target(1))),
+        ([], TargetAttempt(target(1))),
+        ([failed(1, ErrorKind.AUTH)], TargetAttempt(target(2))),
+        ([failed(1, ErrorKind.OVERLOADED)], TargetAttempt(target(2))),
+        (
+            [failed(1, ErrorKind.OVERLOADED), failed(2, ErrorKind.OVERLOADED)],
+            TargetAttempt(target(1)),
+        ),
         (
             [failed(1, ErrorKind.AUTH), failed(2, ErrorKind.QUOTA)],
             GiveUp(Exit.QUOTA, ErrorKind.QUOTA),
         ),
-        ([failed(1, ErrorKind.BAD_REQUEST)], Ask(target(2))),
-        ([failed(1, ErrorKind.POLICY)], Ask(target(2))),
-        ([failed(1, ErrorKind.EMPTY)], Ask(target(2))),
+        ([failed(1, ErrorKind.BAD_REQUEST)], TargetAttempt(target(2))),
+        ([failed(1, ErrorKind.POLICY)], TargetAttempt(target(2))),
+        ([failed(1, ErrorKind.EMPTY)], TargetAttempt(target(2))),
         (
             [failed(1, ErrorKind.BAD_REQUEST), failed(2, ErrorKind.BAD_REQUEST)],
             GiveUp(Exit.MODEL, ErrorKind.BAD_REQUEST),
@@ -165,7 +175,11 @@ def test_fallback(before: list[Failed], choice: object) -> None:
 @pytest.mark.parametrize(
     ("before", "left", "choice"),
     [
-        ([failed(1, ErrorKind.RATE_LIMITED, after=300, ago=0)], 55.0, Ask(target(2), 55.0)),
+        (
+            [failed(1, ErrorKind.RATE_LIMITED, after=300, ago=0)],
+            55.0,
+            TargetAttempt(target(2), 55.0),
+        ),
         (
             [
                 failed(1, ErrorKind.RATE_LIMITED, after=300, ago=0),
@@ -190,11 +204,11 @@ def test_who_asks_to_be_left_alone_for_longer_than_the_run_has_is_not_waited_for
 @pytest.mark.parametrize(
     ("models", "before", "left", "choice"),
     [
-        ([1], [], 60.0, Ask(target(1), 60.0)),
-        ([1, 2, 3], [], 60.0, Ask(target(1), 20.0)),
-        ([1, 2, 3], [failed(1, ErrorKind.TIMEOUT)], 40.0, Ask(target(2), 20.0)),
-        ([1, 2], [failed(1, ErrorKind.TIMEOUT)], 30.0, Ask(target(2), 30.0)),
-        ([1, 2], [failed(1, ErrorKind.AUTH)], 60.0, Ask(target(2), 60.0)),
+        ([1], [], 60.0, TargetAttempt(target(1), 60.0)),
+        ([1, 2, 3], [], 60.0, TargetAttempt(target(1), 20.0)),
+        ([1, 2, 3], [failed(1, ErrorKind.TIMEOUT)], 40.0, TargetAttempt(target(2), 20.0)),
+        ([1, 2], [failed(1, ErrorKind.TIMEOUT)], 30.0, TargetAttempt(target(2), 30.0)),
+        ([1, 2], [failed(1, ErrorKind.AUTH)], 60.0, TargetAttempt(target(2), 60.0)),
     ],
 )
 def test_a_model_gets_a_share_of_the_time_so_that_those_after_it_have_their_turn(
@@ -231,7 +245,7 @@ def test_no_target_is_asked_more_often_than_the_rounds(
     before: list[Failed] = []
     for _, kind in attempts:
         choice = choose([target(1), target(2)], before)
-        if not isinstance(choice, Ask):
+        if not isinstance(choice, TargetAttempt):
             break
         before.append(failed(choice.target.model_id, kind))
     for model in (1, 2):

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subagents.domain.model_options import LEAST_BUDGET, claude_thinking, combined, problem, spelled
+from subagents.domain.model_options import (
+    LEAST_BUDGET,
+    claude_thinking,
+    combine_options,
+    normalize_names,
+    problem,
+)
 
 THINKS = {"thinking": {"type": "enabled", "budget_tokens": 2048}}
 
@@ -21,7 +27,7 @@ def test_each_option_has_one_spelling_and_an_unknown_one_keeps_its_own() -> None
         "reasoningEffort": "low",
         "ownThing": True,
     }
-    assert spelled(written) == {
+    assert normalize_names(written) == {
         "top_p": 0.8,
         "top_k": 3,
         "stop": ["END"],
@@ -60,7 +66,7 @@ def test_each_option_has_one_spelling_and_an_unknown_one_keeps_its_own() -> None
 def test_what_a_provider_takes_is_no_problem(
     kind: str, model: str, options: dict[str, Any]
 ) -> None:
-    assert problem(kind, model, spelled(options), max_output=4096) is None
+    assert problem(kind, model, normalize_names(options), max_output=4096) is None
 
 
 @pytest.mark.parametrize(
@@ -120,7 +126,7 @@ def test_what_a_provider_takes_is_no_problem(
 def test_what_would_be_dropped_or_refused_later_is_refused_at_once(
     kind: str, model: str, options: dict[str, Any], says: str
 ) -> None:
-    found = problem(kind, model, spelled(options), max_output=4096)
+    found = problem(kind, model, normalize_names(options), max_output=4096)
     assert found is not None
     assert says in found.sentence
     assert found.remedy
@@ -178,7 +184,9 @@ REDIRECTIONS = (
 )
 def test_options_are_an_allow_list_and_nothing_on_it_says_where_a_request_goes(kind: str) -> None:
     for name in REDIRECTIONS:
-        found = problem(kind, "m", spelled({name: "http://127.0.0.1:1/v1"}), max_output=4096)
+        found = problem(
+            kind, "m", normalize_names({name: "http://127.0.0.1:1/v1"}), max_output=4096
+        )
         assert found is not None, name
         assert name in found.sentence
         assert "Allowed: " in found.remedy
@@ -222,12 +230,14 @@ def test_a_providers_sampling_does_not_go_to_a_model_that_takes_none_but_its_own
     None
 ):
     general = {"temperature": 0.7, "topP": 0.9, "seed": 7}
-    assert combined("openai", "gpt-5-mini", general, {}) == {"seed": 7}
-    assert combined("openai", "gpt-4o", general, {"topP": 0.5}) == {
+    assert combine_options("openai", "gpt-5-mini", general, {}) == {"seed": 7}
+    assert combine_options("openai", "gpt-4o", general, {"topP": 0.5}) == {
         "temperature": 0.7,
         "top_p": 0.5,
         "seed": 7,
     }
-    assert combined("anthropic", "claude-sonnet-4-5", general, THINKS) == THINKS | {"seed": 7}
-    own = combined("openai", "gpt-5-mini", general, {"topP": 0.5})
+    assert combine_options("anthropic", "claude-sonnet-4-5", general, THINKS) == THINKS | {
+        "seed": 7
+    }
+    own = combine_options("openai", "gpt-5-mini", general, {"topP": 0.5})
     assert problem("openai", "gpt-5-mini", own, max_output=4096) is not None

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subagents.domain.outputs import find_links, flattened, found, handle_of, page, preview
+from subagents.domain.outputs import (
+    find_lines,
+    find_links,
+    flatten_result,
+    handle_of,
+    page,
+    preview,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +42,7 @@ from subagents.domain.outputs import find_links, flattened, found, handle_of, pa
     ],
 )
 def test_flattening(result: dict, text: str) -> None:
-    assert flattened(result) == text
+    assert flatten_result(result) == text
 
 
 def test_links_of_a_result_are_found_whatever_is_in_them() -> None:
@@ -87,12 +94,12 @@ def test_all_of_a_very_long_line_can_be_read() -> None:
         read = read + part.text.replace("\n", "")
         start = part.last + 1
     assert read == text
-    assert "001500" in found(text, "001500")
+    assert "001500" in find_lines(text, "001500")
 
 
 def test_searching_shows_lines_with_their_surroundings() -> None:
     text = "\n".join(f"line {n}" for n in range(100))
-    shown = found(text, "LINE 50", around=1)
+    shown = find_lines(text, "LINE 50", around=1)
     assert shown.startswith("1 line contains")
     assert "50: line 49\n51: line 50\n52: line 51" in shown
 

@@ -6,8 +6,15 @@ import pytest
 
 from subagents.domain.budget import Spent
 from subagents.domain.lifecycle import CallState, Exit
+from subagents.domain.next_steps import (
+    AskModel,
+    Conclude,
+    FindOut,
+    RunCalls,
+    WaitForPeople,
+    next_step,
+)
 from subagents.domain.spec import ExpertSpec
-from subagents.domain.steps import AskModel, Conclude, FindOut, RunCalls, WaitForPeople, next_step
 from subagents.domain.transcript import CallView, TurnView
 
 SPEC = ExpertSpec("x", "d", {}, "", (), parallelism=2)

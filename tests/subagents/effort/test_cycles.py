@@ -20,11 +20,11 @@ from mcpregistry.models import Agent, Conversation, EnergyPool, Invocation, Mess
 from mcpregistry.models.conversation import MessageKind
 from mcpregistry.services.conversations import lifecycle, messages
 from mcpregistry.services.energy import pools
-from subagents.domain.maintenance import Kind, State, Wish
-from subagents.domain.maintenance import MessageKind as Told
+from subagents.domain.maintenance import ControlRequest, Kind, State
+from subagents.domain.maintenance import RequestMessageKind as Told
 from subagents.effort import agents, cycle
 from subagents.effort.driver import Loops
-from subagents.effort.tools import _act
+from subagents.effort.tools import _run_tool
 from subagents.maintenance import manager, queue, request_lease
 from subagents.models import CycleLog, EffortAgent, Exchange, ExpertTool, MaintenanceRequest, Run
 from tests.calls.conftest import journal
@@ -50,7 +50,7 @@ def begun() -> Conversation:
 
 
 def write(row: Conversation, text: str, user: User | None = None) -> Message:
-    return messages.say(
+    return messages.add_message(
         conversation=row, kind=MessageKind.IN, text=text, author="user:ann", user=user
     )
 
@@ -76,7 +76,7 @@ async def talking(working: Any) -> AsyncIterator[Callable[..., Any]]:
         """As the site's: a worker on a busy machine gives the agent back when its lease could not
         be renewed in time."""
         while True:
-            for key in await db_call(cycle.due, timezone.now()):
+            for key in await db_call(cycle.list_due_agents, timezone.now()):
                 here.wake(key)
             await asyncio.sleep(1)
 
@@ -182,7 +182,7 @@ def test_below_the_critical_level_nothing_is_begun_and_awaiting_a_level_ends_by_
     )
     EnergyPool.objects.update(level=10.0)
     assert (
-        _act("await_energy", row.expert.agent.slug, talk.pk, {"level": 50})
+        _run_tool("await_energy", row.expert.agent.slug, talk.pk, {"level": 50})
         == "Answers are paused until the pool has reached 50 units."
     )
     cycle.turn(taken)
@@ -199,12 +199,12 @@ def test_snoozed_ended_and_unselected_conversations_are_left_alone(bench: Bench)
     talks = [begun() for _ in range(4)]
     for each in talks:
         write(each, "a")
-    _act("snooze_conversation", row.expert.agent.slug, talks[0].pk, {"seconds": 3600})
-    lifecycle.end(conversation=talks[1], actor=ACTOR)
-    _act("select_conversation", row.expert.agent.slug, talks[3].pk, {"id": talks[2].pk})
+    _run_tool("snooze_conversation", row.expert.agent.slug, talks[0].pk, {"seconds": 3600})
+    lifecycle.end_conversation(conversation=talks[1], actor=ACTOR)
+    _run_tool("select_conversation", row.expert.agent.slug, talks[3].pk, {"id": talks[2].pk})
     cycle.turn(taken := held(row))
     assert [each.conversation_id for each in Exchange.objects.all()] == [talks[2].pk]
-    _act("select_conversation", row.expert.agent.slug, talks[2].pk, {"id": ""})
+    _run_tool("select_conversation", row.expert.agent.slug, talks[2].pk, {"id": ""})
     Conversation.objects.filter(pk=talks[0].pk).update(
         snoozed_until=timezone.now() - timedelta(seconds=1)
     )
@@ -222,7 +222,7 @@ def test_others_are_told_once_of_the_selected_conversation_and_answered_when_it_
     row = hosted(bench, {"text": "x"})
     selected = begun()
     other = begun()
-    _act("select_conversation", row.expert.agent.slug, selected.pk, {"id": selected.pk})
+    _run_tool("select_conversation", row.expert.agent.slug, selected.pk, {"id": selected.pk})
     write(other, "Hello?")
     taken = held(row)
     for _ in range(2):
@@ -230,7 +230,7 @@ def test_others_are_told_once_of_the_selected_conversation_and_answered_when_it_
     assert [kind for kind, _ in said(other)] == ["in", "out"]
     assert "I answer only" in said(other)[-1][1]
     assert not Exchange.objects.exists()
-    lifecycle.end(conversation=selected, actor=ACTOR)
+    lifecycle.end_conversation(conversation=selected, actor=ACTOR)
     cycle.turn(taken)
     assert [each.conversation_id for each in Exchange.objects.all()] == [other.pk]
     assert EffortAgent.objects.get().focus == ""
@@ -278,7 +278,7 @@ async def test_its_own_acts(bench: Bench, talking: Any) -> None:
 def test_each_cycle_polls_the_sub_agent_decides_on_its_work_and_writes_that_down(
     bench: Bench, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("subagents.maintenance.queue.send", lambda task: True)
+    monkeypatch.setattr("subagents.maintenance.queue.send_task", lambda task: True)
     row = hosted(bench, {"text": "x"})
     talk = begun()
     pool = pools.save_pool(
@@ -308,7 +308,7 @@ def test_each_cycle_polls_the_sub_agent_decides_on_its_work_and_writes_that_down
     assert CycleLog.objects.count() == 1, "a cycle that finds nothing leaves no row"
     EnergyPool.objects.update(level=29.9)
     cycle.turn(taken)
-    assert work.get().wish == Wish.PAUSE
+    assert work.get().wish == ControlRequest.PAUSE
     EnergyPool.objects.update(level=30)
     assert logged() == (30, 0, 30, f"resumed {asked}")
     queue.tell(asked, Told.STATUS, progress=40, message="Looking.")
@@ -329,26 +329,26 @@ def test_each_cycle_polls_the_sub_agent_decides_on_its_work_and_writes_that_down
 def test_what_it_asked_of_the_sub_agent_stands_still_while_its_cycles_do(
     bench: Bench, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("subagents.maintenance.queue.send", lambda task: True)
+    monkeypatch.setattr("subagents.maintenance.queue.send_task", lambda task: True)
     row = hosted(bench, {"text": "x"})
     asked = queue.ask(
         kind=Kind.SEARCH, params={"query": "git", "limit": 1}, actor=ACTOR, agent=row.expert.agent
     )
     other = queue.ask(kind=Kind.SEARCH, params={"query": "git", "limit": 1}, actor=ACTOR)
-    assert queue.due(timezone.now(), 9) == [other.pk]
+    assert queue.list_due_requests(timezone.now(), 9) == [other.pk]
     taken = held(row)
-    assert set(queue.due(timezone.now(), 9)) == {asked.pk, other.pk}
+    assert set(queue.list_due_requests(timezone.now(), 9)) == {asked.pk, other.pk}
     work = request_lease.take(asked.pk, worker="w")
     assert work is not None
     cycle.AGENTS.release(taken)
     meter = request_lease.Meter()
-    assert manager._begin(work, meter) == Wish.HALT, "it stops at its next step"
-    request_lease.halted(work, meter)
+    assert manager._begin(work, meter) == ControlRequest.HALT, "it stops at its next step"
+    request_lease.halt_request(work, meter)
     asked.refresh_from_db()
     assert (asked.lease_until, asked.finished_at) == (None, None)
-    assert queue.due(timezone.now(), 9) == [other.pk]
+    assert queue.list_due_requests(timezone.now(), 9) == [other.pk]
     held(row)
-    assert asked.pk in queue.due(timezone.now(), 9)
+    assert asked.pk in queue.list_due_requests(timezone.now(), 9)
 
 
 @pytest.mark.one_database
@@ -370,7 +370,7 @@ async def test_switched_off_it_stops_and_another_worker_may_go_on(
     await until(lambda: EffortAgent.objects.filter(lease_until__isnull=False).exists())
     await db_call(EffortAgent.objects.filter(pk=row.pk).update, enabled=False)
     await until(lambda: EffortAgent.objects.filter(lease_until=None).exists())
-    assert await db_call(cycle.due, timezone.now()) == []
+    assert await db_call(cycle.list_due_agents, timezone.now()) == []
 
 
 async def test_a_narrowed_conversation_narrows_what_its_own_agent_may_use(

@@ -53,7 +53,7 @@ def added(row: EffortAgent) -> None:
     """A person decides: the server is added, its tool approved and granted, and the proposal
     closed."""
     server = add_server("echo", tool("echo"))
-    grants.grant(agent=row.expert.agent, server=server, actor=ACTOR)
+    grants.grant_access(agent=row.expert.agent, server=server, actor=ACTOR)
     proposals.decline(proposal_id=Proposal.objects.get().pk, actor="user:ann")
 
 
@@ -96,7 +96,9 @@ async def test_it_lacks_a_server_asks_hears_uses_it_and_pays_for_all_of_it(
     kinds = await db_call(lambda: set(EnergyEntry.objects.values_list("kind", flat=True)))
     assert {"maintenance", "turn"} <= kinds
     drained = await db_call(lambda: sum(EnergyEntry.objects.values_list("amount", flat=True)))
-    left = await db_call(lambda: pools.standing(EnergyPool.objects.with_reserved().get()).level)
+    left = await db_call(
+        lambda: pools.load_pool_standing(EnergyPool.objects.with_reserved().get()).level
+    )
     assert left == pytest.approx(100 - drained)
     assert await db_call(lambda: CycleLog.objects.filter(polled__gt=0).exists()), (
         "and each cycle shows it"

@@ -19,7 +19,7 @@ from httpx._config import create_ssl_context
 from mcpregistry.db import db_call
 from mcpregistry.models import Agent, Endpoint
 from mcpregistry.services.access import tokens
-from subagents.headends.door import Headends
+from subagents.headends.entry_point import Headends
 from subagents.models import Headend
 from subagents.services.headends import configuring
 from tests.calls.conftest import ACTOR

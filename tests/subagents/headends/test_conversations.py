@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from subagents.headends import responses
-from subagents.headends.asking import (
+from subagents.headends.chat_arguments import (
     WAITING,
     ChatMessage,
     build_arguments,

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
 from mcpregistry.db import db_call
-from mcpregistry.ids import ordered_id
+from mcpregistry.ids import make_ordered_id
 from mcpregistry.models import Agent, ApprovalRequest, Endpoint, Invocation, PolicyRule, Token
 from mcpregistry.services.access import agents
 from mcpregistry.services.access.tokens import revoke_token
@@ -19,11 +19,11 @@ from mcpregistry.services.approvals import votes
 from mcpregistry.services.records import audit
 from mcpregistry.services.upkeep import reaping
 from subagents.domain.lifecycle import RunState
-from subagents.headends.session import SharedState
+from subagents.headends.queued_request import SharedState
 from subagents.llm.client import complete
 from subagents.models import ExpertTool, Headend, HeadendRequest, Run
 from subagents.services import runs
-from subagents.services.headends import places
+from subagents.services.headends import queue_places
 from tests.subagents.headends.conftest import headend, token
 from tests.subagents.headends.test_openai import ASKED, client, prepared
 from tests.subagents.kit import Bench, calls, offered
@@ -105,7 +105,7 @@ async def test_requests_run_in_their_order_and_who_leaves_the_queue_never_runs(
         asking[1].cancel()
         await until(lambda: _queue_is(3))
         assert await db_call(Run.objects.count) == 0
-        await db_call(places.release, blocked)
+        await db_call(queue_places.release, blocked)
         await until(lambda: asking[0].done() and asking[2].done())
         texts = [
             each.result().json()["choices"][0]["message"]["content"]
@@ -117,7 +117,7 @@ async def test_requests_run_in_their_order_and_who_leaves_the_queue_never_runs(
 
 def _blocking_place() -> int:
     row = Headend.objects.get()
-    made = places.join_queue(
+    made = queue_places.join_queue(
         headend=row.pk,
         agent="ann",
         fingerprint="x",
@@ -131,7 +131,9 @@ def _blocking_place() -> int:
 
 async def _queue_is(length: int) -> bool:
     return bool(
-        await db_call(lambda: places.active_places(Headend.objects.get().pk).count() == length)
+        await db_call(
+            lambda: queue_places.query_active_places(Headend.objects.get().pk).count() == length
+        )
     )
 
 
@@ -148,7 +150,7 @@ async def test_a_full_queue_says_when_to_come_again(bench: Bench, serving: Any) 
         refused = await asks.post(CHAT, json=asked())
         assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
         assert int(refused.headers["retry-after"]) >= 1
-        await db_call(places.release, blocked)
+        await db_call(queue_places.release, blocked)
         assert (await asks.post(CHAT, json=asked())).status_code == 200
 
 
@@ -377,7 +379,7 @@ def _call_without_a_run(key: str) -> str:
     and its run."""
     now = timezone.now()
     last = HeadendRequest.objects.latest("id")
-    call = ordered_id()
+    call = make_ordered_id()
     HeadendRequest.objects.create(
         headend=last.headend,
         agent_slug=last.agent_slug,
@@ -401,7 +403,7 @@ def _call_without_a_run(key: str) -> str:
         dispatched_at=now,
         lease_until=now,
     )
-    audit.record(kind="call.dispatched", actor="test", subject=f"call:{call}")
+    audit.record_entry(kind="call.dispatched", actor="test", subject=f"call:{call}")
     return call
 
 
@@ -435,7 +437,7 @@ async def test_a_revoked_token_gets_no_answer(bench: Bench, serving: Any) -> Non
         await until(lambda: _queue_is(2))
         await db_call(lambda: revoke_token(token=Token.objects.earliest("id"), actor="test"))
         await until(lambda: _is_unknown(asks))
-        await db_call(places.release, blocked)
+        await db_call(queue_places.release, blocked)
         refused = await asking
         assert (await another.get("/v1/models")).status_code == 200
     assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")

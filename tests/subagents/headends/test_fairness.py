@@ -15,8 +15,8 @@ from mcpregistry.db import db_call
 from mcpregistry.models import Agent, Endpoint
 from mcpregistry.services.access import agents
 from subagents.models import ExpertTool, Headend, HeadendRequest
-from subagents.services.headends import places
-from subagents.services.headends.places import Place, QueueFull
+from subagents.services.headends import queue_places
+from subagents.services.headends.queue_places import QueueFull, QueuePlace
 from tests.calls.conftest import ACTOR
 from tests.subagents.headends.conftest import headend, token
 from tests.subagents.headends.test_endings import CHAT, _blocking_place, _queue_is, asked
@@ -35,8 +35,8 @@ def row(db: None) -> Headend:
 
 def join(
     row: Headend, agent: str, concurrency: int = 1, longest_queue: int = 100, process: str = "p"
-) -> Place:
-    return places.join_queue(
+) -> QueuePlace:
+    return queue_places.join_queue(
         headend=row.pk,
         agent=agent,
         fingerprint="x",
@@ -48,14 +48,14 @@ def join(
 
 def order(row: Headend) -> list[str]:
     """The agents of the active places, in their order."""
-    return list(places.active_places(row.pk).values_list("agent_slug", flat=True))
+    return list(queue_places.query_active_places(row.pk).values_list("agent_slug", flat=True))
 
 
 def run_next(row: Headend) -> str:
     """End the first request, and return the agent that runs then."""
-    place = places.active_places(row.pk).first()
+    place = queue_places.query_active_places(row.pk).first()
     assert place is not None
-    places.release(place.pk)
+    queue_places.release(place.pk)
     return order(row)[0]
 
 
@@ -87,7 +87,7 @@ def test_waiting_agents_take_turns(row: Headend) -> None:
 def test_requests_of_one_agent_keep_their_order(row: Headend) -> None:
     made = [join(row, "ann").id for _ in range(5)]
     join(row, "bob")
-    mine = places.active_places(row.pk).filter(agent_slug="ann")
+    mine = queue_places.query_active_places(row.pk).filter(agent_slug="ann")
     assert list(mine.values_list("pk", flat=True)) == made
 
 
@@ -143,7 +143,7 @@ def test_what_may_run_stays_so_whatever_happens(concurrency: int, acts: list[str
     for number, act in enumerate(acts):
         if isinstance(act, str):
             own = [each[0] for each in queue if each[2] == act]
-            round_ = places._next_round([each[0] for each in queue], own, concurrency)
+            round_ = queue_places._next_round([each[0] for each in queue], own, concurrency)
             if not own:
                 waited[number] = {}
             queue = sorted([*queue, (round_, number, act)])
@@ -209,7 +209,7 @@ async def test_a_second_agents_client_is_answered_before_the_first_ones_backlog(
             await until(lambda n=number: _queue_is(n + 2))
         asking.append(asyncio.ensure_future(his.post(CHAT, json=asked("bob"))))
         await until(lambda: _queue_is(6))
-        await db_call(places.release, blocked)
+        await db_call(queue_places.release, blocked)
         answers = await asyncio.gather(*asking)
     assert {each.status_code for each in answers} == {200}
     sent = [each["arguments"]["text"] for each in bench.sent()]

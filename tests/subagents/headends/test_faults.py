@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.db import database_now, db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.db import db_call, read_database_now
+from mcpregistry.domain.lifecycle import InvocationState
 from subagents.domain.lifecycle import RunState
 from subagents.headends.errors import from_code
 from subagents.models import HeadendRequest, Run
@@ -22,18 +22,18 @@ from tests.waiting import until
 pytestmark = [pytest.mark.fault, pytest.mark.exhaustive(on="postgresql")]
 
 POINTS = [
-    "places.join_queue",
+    "queue_places.join_queue",
     "tool_source._begin",
-    "places.read_queues",
-    "session._get_run@1",
-    "session._get_run@2",
-    "answers.seen",
-    "places.release",
+    "queue_places.read_queues",
+    "queued_request._get_run@1",
+    "queued_request._get_run@2",
+    "run_answers.read_progress",
+    "queue_places.release",
 ]
 
 
 @pytest.mark.exhaustive(
-    but=("places.join_queue-False", "tool_source._begin-True", "places.release-False")
+    but=("queue_places.join_queue-False", "tool_source._begin-True", "queue_places.release-False")
 )
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("point", POINTS)
@@ -58,7 +58,7 @@ async def test_a_client_is_told_to_come_again_only_if_nothing_was_begun(
         again = await asks.post(CHAT, json=asked())
         assert again.status_code == 200, again.text
     kept = await db_call(lambda: HeadendRequest.objects.filter(released_at=None).count())
-    assert kept == (1 if point == "places.release" else 0), (
+    assert kept == (1 if point == "queue_places.release" else 0), (
         "a place that could not be given back ends with its lease"
     )
 
@@ -94,9 +94,9 @@ async def test_a_repeated_request_does_not_join_a_call_that_was_not_sent(
     served = await serving()
 
     def not_sent() -> None:
-        call = ended("a" * 32, state=State.NOT_SENT, error_code="UNAVAILABLE")
+        call = ended("a" * 32, state=InvocationState.NOT_SENT, error_code="UNAVAILABLE")
         HeadendRequest.objects.update(
-            call_id=call.pk, released_at=None if kind == "retry" else database_now()
+            call_id=call.pk, released_at=None if kind == "retry" else read_database_now()
         )
         Run.objects.all().delete()
 

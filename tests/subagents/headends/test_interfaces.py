@@ -222,7 +222,7 @@ async def test_hosts_say_a_format_where_the_endpoint_has_an_mcp_headend(
 ) -> None:
     await db_call(prepared, bench, "mcp", {"text": '{"n": 3}'})
     served = await serving()
-    listed = served.engine.catalogue("default", "ann").entries["expert"].listing["inputSchema"]
+    listed = served.engine.get_catalogue("default", "ann").entries["expert"].listing["inputSchema"]
     assert listed["required"] == ["text", "format"]
     assert listed["properties"]["format"]["enum"] == ["text", "markdown", "json"]
     missing = await call(served, arguments={"text": "hello"})

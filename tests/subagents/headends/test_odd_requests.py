@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from subagents.headends import anthropic, openai, responses
-from subagents.headends.asking import build_arguments, is_background_prompt
+from subagents.headends.chat_arguments import build_arguments, is_background_prompt
 from subagents.headends.errors import HeadendError
 
 SCALARS = (

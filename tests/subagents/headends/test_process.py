@@ -21,9 +21,9 @@ from mcpregistry.db import db_call
 from mcpregistry.models import Agent, Endpoint, Invocation
 from mcpregistry.services.access import agents
 from subagents.domain.lifecycle import RunState
-from subagents.leased import queue
+from subagents.leased import turn_queue
 from subagents.models import Headend, Run
-from subagents.services.headends import places
+from subagents.services.headends import queue_places
 from tests.calls.conftest import ACTOR
 from tests.conftest import child_env
 from tests.fakes.sdk import free_port
@@ -46,19 +46,19 @@ def test_ports_and_limits_are_those_of_the_command_line(
 ) -> None:
     headend("rest")
     served: list[Any] = []
-    monkeypatch.setattr(queue, "LIMITS", {})
-    monkeypatch.setattr(runheadends, "LIMITS", queue.LIMITS)
+    monkeypatch.setattr(turn_queue, "LIMITS", {})
+    monkeypatch.setattr(runheadends, "LIMITS", turn_queue.LIMITS)
     monkeypatch.setattr(
         runheadends, "serve", lambda sockets, ports: served.append((len(sockets), ports))
     )
-    monkeypatch.setattr(runheadends, "_bound", lambda host, port: port)
+    monkeypatch.setattr(runheadends, "_bind_socket", lambda host, port: port)
     call_command("runheadends", "openai=8011", "rest", port=8012, openai_concurrency=3)
     call_command("runheadends", port=8013)
     assert served == [
         (2, {8011: frozenset({"openai"}), 8012: frozenset({"rest"})}),
         (1, {8013: frozenset()}),
     ]
-    assert queue.LIMITS == {"openai": 3}
+    assert turn_queue.LIMITS == {"openai": 3}
     with pytest.raises(CommandError, match="Available headends: openai, rest"):
         call_command("runheadends", "nobody")
 
@@ -128,15 +128,20 @@ async def test_two_processes_share_one_queue_and_a_killed_ones_run_is_given_up(
             waiting = asyncio.ensure_future(here.post(CHAT, json=asked("here")))
             await until(
                 lambda: db_call(
-                    lambda: places.active_places(Headend.objects.get(slug="openai").pk).count() == 2
+                    lambda: (
+                        queue_places.query_active_places(
+                            Headend.objects.get(slug="openai").pk
+                        ).count()
+                        == 2
+                    )
                 )
             )
             assert await db_call(Run.objects.count) == 1
             os.kill(other.pid, signal.SIGKILL)
             with pytest.raises(httpx.TransportError):
                 await there
-            monkeypatch.setattr(places, "LOST", places.LEASE - places.LEASE)
-            await until(lambda: db_call(lambda: places.sweep()["given_up"] == 1))
+            monkeypatch.setattr(queue_places, "LOST", queue_places.LEASE - queue_places.LEASE)
+            await until(lambda: db_call(lambda: queue_places.sweep()["given_up"] == 1))
             await until(
                 lambda: db_call(lambda: Run.objects.filter(state=RunState.CANCELLED).count() == 1)
             )

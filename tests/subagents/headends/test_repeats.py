@@ -17,7 +17,7 @@ from subagents.domain.lifecycle import RunState
 from subagents.llm.client import complete
 from subagents.models import Headend, Run
 from subagents.services import runs
-from subagents.services.headends import places
+from subagents.services.headends import queue_places
 from tests.subagents.headends.conftest import headend, token
 from tests.subagents.headends.test_endings import (
     CHAT,
@@ -53,7 +53,7 @@ async def test_a_request_whose_place_was_taken_does_not_wait_without_end(
             two.post(CHAT, json=asked(), headers={"x-stainless-retry-count": "1"})
         )
         refused = await first
-        await db_call(places.release, blocked)
+        await db_call(queue_places.release, blocked)
         answer = await again
     assert (refused.status_code, refused.headers["x-should-retry"]) == (409, "false")
     assert answer.json()["choices"][0]["message"]["content"] == "It said hello."
@@ -105,7 +105,7 @@ async def test_a_token_that_is_revoked_in_the_queue_starts_no_run(
         await until(lambda: _queue_is(2))
         await db_call(lambda: revoke_token(token=Token.objects.get(), actor="test"))
         await until(lambda: _is_unknown(asks))
-        await db_call(places.release, blocked)
+        await db_call(queue_places.release, blocked)
         refused = await asking
     assert (refused.status_code, refused.headers["x-should-retry"]) == (401, "false")
     assert await db_call(Run.objects.count) == 0
@@ -192,12 +192,14 @@ async def test_a_repeat_directly_after_a_failed_run_gets_its_error(
     async with served.client(key) as asks:
         streamed = await asks.post(CHAT, json=asked(stream=True))
         assert "exit-auth-failure" in streamed.text
-        await db_call(places.sweep)
+        await db_call(queue_places.sweep)
         for _ in range(3):
             assert (await asks.post(CHAT, json=asked())).status_code == 422
         assert (await asks.post(CHAT, json=asked("another"))).status_code == 422
         assert await db_call(Run.objects.count) == 2
-        await db_call(lambda: Run.objects.update(finished_at=timezone.now() - places.REPEATED))
+        await db_call(
+            lambda: Run.objects.update(finished_at=timezone.now() - queue_places.REPEATED)
+        )
         await asks.post(CHAT, json=asked())
     assert await db_call(Run.objects.count) == 3
 

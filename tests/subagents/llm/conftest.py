@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from subagents.llm.model_values import ModelTarget
 from subagents.llm.scripted.app import ScriptedModels
-from subagents.llm.scripted.running import running
+from subagents.llm.scripted.local_server import run_server
 from subagents.llm.scripted.script import load
-from subagents.llm.values import Target
 from tests.waiting import HANG_LIMIT
 
 KEY = "sk-canary-7f31"
@@ -74,7 +74,7 @@ def served() -> Iterator[tuple[Current, str]]:
     current = Current()
     # until the first test: the server asks it whether it is ready
     current.models = ScriptedModels(load(SCRIPT))
-    with running(current) as address:
+    with run_server(current) as address:
         yield current, address
 
 
@@ -86,8 +86,8 @@ def base(models: ScriptedModels, served: tuple[Current, str]) -> str:
     return address
 
 
-def target(kind: str, base: str, model: str, **more: Any) -> Target:
+def target(kind: str, base: str, model: str, **more: Any) -> ModelTarget:
     url = base if kind in ("anthropic", "google", "ollama") else f"{base}/v1"
-    return Target(
+    return ModelTarget(
         kind, model, url, KEY, **({"timeout": HANG_LIMIT, "networks": ("127.0.0.0/8",)} | more)
     )

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from subagents.domain.model_errors import After, ErrorKind, ModelError
-from subagents.llm.client import complete, loaded, ready
+from subagents.llm.client import complete, load_litellm, ready
+from subagents.llm.model_values import ModelReply, ModelTarget
 from subagents.llm.scripted.app import ScriptedModels
-from subagents.llm.values import Reply, Target
 from tests.subagents.kit import Heard, overhear
 from tests.subagents.llm.conftest import KEY, KINDS, target
 from tests.waiting import HANG_LIMIT, until
@@ -41,7 +41,7 @@ MESSAGES = [
 ]
 
 
-def answered(reply: Reply, *results: str) -> list[dict[str, Any]]:
+def answered(reply: ModelReply, *results: str) -> list[dict[str, Any]]:
     calls = [
         {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
         for c in reply.calls
@@ -188,7 +188,9 @@ async def test_a_key_of_our_environment_goes_nowhere(
     base: str, heard: list[Heard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-from-the-environment")
-    await complete(Target("openai", "plain", f"{base}/v1", networks=("127.0.0.1/32",)), MESSAGES)
+    await complete(
+        ModelTarget("openai", "plain", f"{base}/v1", networks=("127.0.0.1/32",)), MESSAGES
+    )
     assert heard[0].headers[b"authorization"] == b"Bearer none"
 
 
@@ -219,8 +221,8 @@ def test_the_import_reads_no_env_file_and_no_network(tmp_path: Any) -> None:
         "import os, socket, threading\n"
         "def refused(*a, **k): raise AssertionError('network at import')\n"
         "socket.socket.connect = refused\n"
-        "from subagents.llm.client import loaded\n"
-        "loaded()\n"
+        "from subagents.llm.client import load_litellm\n"
+        "load_litellm()\n"
         "from subagents.llm.tokens import counter\n"
         "assert counter('tiktoken:o200k_base')('a b c d') == 4\n"
         "assert 'PLANTED_SECRET' not in os.environ\n"
@@ -238,7 +240,7 @@ def test_the_import_reads_no_env_file_and_no_network(tmp_path: Any) -> None:
 
 
 def test_no_callback_and_no_retry_of_litellms_own_is_left() -> None:
-    litellm = loaded()
+    litellm = load_litellm()
     assert litellm.callbacks == []
     # its own, inert without a cache
     assert not {*litellm.success_callback, *litellm.failure_callback} - {"cache"}

@@ -14,9 +14,9 @@ import pytest
 from mcpregistry.downstream.http_client import httpx_transport
 from subagents.domain.model_errors import After, ErrorKind, ModelError
 from subagents.domain.model_options import _KNOWN
-from subagents.llm.client import complete, loaded
+from subagents.llm.client import complete, load_litellm
 from subagents.llm.scripted.app import ScriptedModels
-from subagents.llm.scripted.running import running
+from subagents.llm.scripted.local_server import run_server
 from subagents.llm.scripted.script import load
 from tests.subagents.kit import Heard, overhear
 from tests.subagents.llm.conftest import KINDS, target
@@ -163,7 +163,7 @@ async def test_no_option_on_the_list_sends_anything_elsewhere(
     heard: list[Heard] = overhear(monkeypatch)
     elsewhere = f"http://127.0.0.1:{inside.port}/v1"
     script = load({"plain": {"turns": [{"text": "hello"}], "repeat": True}})
-    with running(ScriptedModels(script)) as base:
+    with run_server(ScriptedModels(script)) as base:
         for name in sorted(_KNOWN[kind] - {"temperature", "stop"}):
             for value in (
                 elsewhere,
@@ -183,7 +183,7 @@ async def test_no_proxy_of_the_environment_and_no_way_beside(
         monkeypatch.setenv(name, f"http://127.0.0.1:{inside.port}")
     for kind in ("openai", "anthropic", "ollama"):
         assert (await complete(target(kind, base, "plain"), QUESTION)).text == "hello"
-    litellm: Any = loaded()
+    litellm: Any = load_litellm()
     facts = {
         "model": "openai/plain",
         "messages": QUESTION,

@@ -10,8 +10,8 @@ import pytest
 
 from subagents.domain.model_errors import After, ErrorKind, ModelError, classify
 from subagents.llm.client import complete
-from subagents.llm.failures import translated
-from subagents.llm.parts import join_parts
+from subagents.llm.failures import translate_error
+from subagents.llm.text_parts import join_parts
 from tests.subagents.llm.conftest import target
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -160,10 +160,10 @@ async def test_no_traceback_and_no_path_of_this_machine_reaches_a_host(
 
 def test_a_traceback_in_an_error_is_cut_off() -> None:
     text = 'Invalid response object Traceback (most recent call last):\n  File "/srv/x/site-packages/litellm/a.py", line 3'
-    error = translated(RuntimeError(text), target("compatible", "http://127.0.0.1:1", "m"))
+    error = translate_error(RuntimeError(text), target("compatible", "http://127.0.0.1:1", "m"))
     assert error.message == "The answer of the provider cannot be read (Invalid response object)."
     assert (error.kind, classify("X", None, text)) == (ErrorKind.UNREADABLE, ErrorKind.UNREADABLE)
-    assert translated(
+    assert translate_error(
         RuntimeError("see /srv/site-packages/a.py"), target("compatible", "x", "m")
     ).message.endswith("(see).")
 

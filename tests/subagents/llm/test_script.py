@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from subagents.llm.scripted.library import demo_script
-from subagents.llm.scripted.script import Ask, Fault, Result, ScriptError, faults, fill, load, reply
+from subagents.llm.scripted.bundled_scripts import demo_script
+from subagents.llm.scripted.script import (
+    Result,
+    ScriptedFault,
+    ScriptedRequest,
+    ScriptError,
+    faults,
+    fill,
+    load,
+    reply,
+)
 
 TURNS = {"m": {"turns": [{"text": "one"}, {"text": "two"}], "final": {"text": "end"}}}
 
 
-def ask(answered: int = 0, **more: object) -> Ask:
-    return Ask("m", False, answered, **({"tools": ("t",)} | more))  # type: ignore[arg-type]
+def ask(answered: int = 0, **more: object) -> ScriptedRequest:
+    return ScriptedRequest("m", False, answered, **({"tools": ("t",)} | more))  # type: ignore[arg-type]
 
 
 def test_the_turn_is_counted_in_the_request() -> None:
@@ -33,7 +42,7 @@ def test_a_script_that_is_over_says_so_unless_it_repeats() -> None:
 
 def test_an_unknown_model_names_those_that_there_are() -> None:
     with pytest.raises(ScriptError, match="Available models: m"):
-        load(TURNS).turn(Ask("other", False, 0))
+        load(TURNS).turn(ScriptedRequest("other", False, 0))
 
 
 def test_the_first_alternative_that_fits_answers() -> None:
@@ -91,9 +100,9 @@ def test_usage_is_given_or_estimated() -> None:
 
 def test_faults_come_in_order() -> None:
     assert faults({"attempts": [{"status": 500}, "ok", {"cut": 3}]}) == [
-        Fault(status=500),
+        ScriptedFault(status=500),
         None,
-        Fault(cut=3),
+        ScriptedFault(cut=3),
     ]
 
 

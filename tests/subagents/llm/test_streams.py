@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from subagents.llm.chat import PREFIXES
-from subagents.llm.client import loaded
-from subagents.llm.guarded import Way
+from subagents.llm.client import load_litellm
+from subagents.llm.guarded_transport import GuardedRoute
 from tests.subagents.llm.conftest import KEY, KINDS, target
 from tests.subagents.llm.test_client import MESSAGES, TOOLS
 
@@ -18,10 +18,10 @@ from tests.subagents.llm.test_client import MESSAGES, TOOLS
 @pytest.mark.filterwarnings("ignore:Item 'summary' on TypedDict class")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_stream_says_what_the_whole_answer_says(kind: str, base: str) -> None:
-    litellm = loaded()
+    litellm = load_litellm()
     asked = target(kind, base, "talk")
     address = f"{base}/v1beta" if kind == "google" else asked.base_url
-    with Way(asked.networks).taken():
+    with GuardedRoute(asked.networks).activate_route():
         stream = await litellm.acompletion(
             model=f"{PREFIXES.get(kind, kind)}/talk",
             messages=MESSAGES,

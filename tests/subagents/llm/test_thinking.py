@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from subagents.domain.finish import Finish
+from subagents.domain.finish_reasons import Finish
 from subagents.domain.model_errors import ErrorKind, ModelError
 from subagents.domain.transcript import FAILED, STATE
 from subagents.llm.client import complete
 from subagents.llm.failures import retry_after
+from subagents.llm.model_values import ModelReply
 from subagents.llm.scripted.app import ScriptedModels
 from subagents.llm.scripted.script import load
-from subagents.llm.values import Reply
 from tests.subagents.kit import Heard, overhear
 from tests.subagents.llm.conftest import target
 from tests.subagents.llm.test_client import MESSAGES, TOOLS, answered
@@ -52,12 +52,12 @@ WIRES = [
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch, models: ScriptedModels) -> list[Heard]:
     for name in {model for _, model in WIRES} | {"claude-opus-4-7"}:
-        models.script = models.script.merged(load({name: THINKING}))
+        models.script = models.script.merge(load({name: THINKING}))
     return overhear(monkeypatch)
 
 
 def again(
-    messages: list[dict[str, Any]], reply: Reply, *, own: bool = True
+    messages: list[dict[str, Any]], reply: ModelReply, *, own: bool = True
 ) -> list[dict[str, Any]]:
     """The conversation with this answer and results of its calls; ``own``: the same model is asked
     next."""
@@ -270,7 +270,7 @@ async def test_openai_finds_what_begins_alike_by_a_key_and_nobody_else_gets_one(
 async def test_what_is_filtered_refused_or_empty_says_so(
     kind: str, turn: dict[str, Any], finish: Finish, base: str, models: ScriptedModels
 ) -> None:
-    models.script = models.script.merged(load({"odd": {"turns": [turn]}}))
+    models.script = models.script.merge(load({"odd": {"turns": [turn]}}))
     assert (await complete(target(kind, base, "odd"), MESSAGES, TOOLS)).finish == finish
     assert not finish.answered
 
@@ -284,7 +284,7 @@ async def test_a_compatible_server_is_asked_by_chat_completions_whatever_its_mod
     kind: str, model: str, base: str, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = overhear(monkeypatch)
-    models.script = models.script.merged(load({model: {"turns": [{"text": "hello"}]}}))
+    models.script = models.script.merge(load({model: {"turns": [{"text": "hello"}]}}))
     asked = target(kind, base, model, options={"reasoning_effort": "high"})
     assert (await complete(asked, MESSAGES, TOOLS)).text == "hello"
     assert heard[-1].path == "/v1/chat/completions"
@@ -297,7 +297,7 @@ async def test_a_system_prompt_is_geminis_system_instruction(
     model: str, base: str, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = overhear(monkeypatch)
-    models.script = models.script.merged(load({model: {"turns": [{"text": "hello"}]}}))
+    models.script = models.script.merge(load({model: {"turns": [{"text": "hello"}]}}))
     await complete(target("google", base, model), MESSAGES)
     sent = heard[-1].body
     assert sent["system_instruction"] == {"parts": [{"text": "Be brief."}]}
@@ -330,7 +330,7 @@ async def waits(
     kind: str, fault: dict[str, Any], base: str, models: ScriptedModels
 ) -> float | None:
     limited = {"status": 429, "message": "slow down", **fault}
-    models.script = models.script.merged(
+    models.script = models.script.merge(
         load({"busy": {"turns": [{"text": "ok", "attempts": [limited]}]}})
     )
     with pytest.raises(ModelError) as caught:

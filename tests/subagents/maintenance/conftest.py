@@ -22,7 +22,9 @@ FOREVER = 600  # seconds: the longest that a server may be given to start
 
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("subagents.maintenance.queue.send", lambda task: True)  # tests look by hand
+    monkeypatch.setattr(
+        "subagents.maintenance.queue.send_task", lambda task: True
+    )  # tests look by hand
 
 
 @pytest.fixture

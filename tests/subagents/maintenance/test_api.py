@@ -16,7 +16,7 @@ from django.utils import timezone
 from mcpregistry.models import Agent, Grant, Server
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.configuration import dispatch
-from subagents.domain.maintenance import Kind, MessageKind, State
+from subagents.domain.maintenance import Kind, RequestMessageKind, State
 from subagents.maintenance import queue, supervision
 from subagents.maintenance.plans import PLANS
 from subagents.models import MaintenanceRequest, Proposal
@@ -101,7 +101,7 @@ def test_an_agent_sees_only_its_own_and_only_what_it_may_use() -> None:
     add_server("slow", tool("count"))
     robot = agent("robot")
     other = agent("other")
-    grants.grant(agent=Agent.objects.get(slug="robot"), server=server, actor="test")
+    grants.grant_access(agent=Agent.objects.get(slug="robot"), server=server, actor="test")
     made = robot.post(REQUESTS, order("test_server", server="echo"))
     assert made.status_code == 202
     key = made.json()["requestId"]
@@ -125,7 +125,7 @@ def test_an_agent_learns_nothing_of_servers_by_asking_for_changes() -> None:
     """Neither what their fields hold, nor whether there is one."""
     server = add_server("echo", tool("echo"), description="secret plan")
     robot = agent("robot")
-    grants.grant(agent=Agent.objects.get(slug="robot"), server=server, actor="test")
+    grants.grant_access(agent=Agent.objects.get(slug="robot"), server=server, actor="test")
     guess = order("modify_server", server="echo", fields={"description": "secret plan"})
     for body in (guess, order("add_server", server="slow", fields={"command": ["true"]})):
         assert robot.post(REQUESTS, body).status_code == 202
@@ -141,7 +141,7 @@ def test_a_server_that_serves_the_agent_nothing_is_none_to_it() -> None:
     """Whether its grant has ended, or its capabilities do not reach so far."""
     server = add_server("echo", tool("echo"))
     robot = agent("robot")
-    grants.grant(agent=Agent.objects.get(slug="robot"), server=server, actor="test")
+    grants.grant_access(agent=Agent.objects.get(slug="robot"), server=server, actor="test")
     test = order("test_server", server="echo")
     assert robot.post(REQUESTS, test).status_code == 202
     Grant.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
@@ -204,7 +204,7 @@ def test_messages_are_handed_out_once() -> None:
     queue.end(request, State.COMPLETED, result={"servers": []})
     queue.tell(
         ask(Kind.SEARCH, actor="agent:robot", agent=Agent.objects.create(slug="x"), query="q"),
-        MessageKind.STATUS,
+        RequestMessageKind.STATUS,
     )
     operator: Caller = person("operator")
     looked = operator.get("/maintenance/messages").json()["items"]
@@ -251,7 +251,7 @@ def test_with_the_broker_away_the_request_waits_and_the_answer_is_quick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dispatch, "_carrier", lambda task, ids: False)
-    monkeypatch.setattr("subagents.maintenance.queue.send", dispatch.send)
+    monkeypatch.setattr("subagents.maintenance.queue.send_task", dispatch.send_task)
     began = time.monotonic()
     assert (
         person("operator").post(REQUESTS, order("search_servers", query="git")).status_code == 202

@@ -183,14 +183,14 @@ async def test_whatever_the_model_does_the_fixed_plan_does_the_rest(
 async def test_pausing_stops_the_run_and_what_it_started_and_another_goes_on(
     bench: Bench, manager: Any, working: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given_back = request_lease.paused
+    given_back = request_lease.pause_request
     left = list[Any]()
 
     def paused_while(*given: Any) -> None:
         left.append(children("mute.py"))
         given_back(*given)
 
-    monkeypatch.setattr(request_lease, "paused", paused_while)
+    monkeypatch.setattr(request_lease, "pause_request", paused_while)
     await db_call(works_on, bench, Kind.TEST, calls(("run_test", {})), FINISH, BYE)
     await db_call(mute, env={"FAKE_LINGERS": "1"})
     await working()
@@ -257,9 +257,9 @@ async def test_a_model_finds_servers_and_cannot_invent_any(
         "io.example/chronicle",
         "io.example/git",
     ]
-    assert (await db_call(proposals.listed.proposed, done.result))[0] == best, (
-        "a person can take it"
-    )
+    assert (await db_call(proposals.registry_listings.find_proposed_entries, done.result))[
+        0
+    ] == best, "a person can take it"
 
 
 async def test_a_run_that_works_on_no_request_reaches_none_and_each_kind_has_one_expert(
@@ -278,7 +278,7 @@ async def test_a_run_that_works_on_no_request_reaches_none_and_each_kind_has_one
     run = await db_call(bench.start, "why?", "keeper")
     await until(lambda: db_call(Run.objects.exclude(finished_at=None).filter(pk=run.pk).exists))
     assert [
-        (state, "does not handle one now" in text) for _, state, text in await db_call(made)
+        (state, "does not work on one now" in text) for _, state, text in await db_call(made)
     ] == [("failed", True)] * 2
     assert (await db_call(MaintenanceRequest.objects.get)).notes == {}
     for wrong, says in (

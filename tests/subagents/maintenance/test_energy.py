@@ -15,7 +15,7 @@ from mcpregistry.models.energy import LowPolicy
 from mcpregistry.services.access import agents, tokens
 from mcpregistry.services.energy import pools
 from subagents import energy
-from subagents.domain.maintenance import Kind, Priority, State, Substate, Wish
+from subagents.domain.maintenance import ControlRequest, Kind, Priority, State, Substate
 from subagents.maintenance import manager as manager_module
 from subagents.maintenance import queue
 from subagents.models import MaintenanceRequest
@@ -41,12 +41,12 @@ def asked_by_ann(level: float, **fields: Any) -> MaintenanceRequest:
 
 @transaction.atomic
 def take(amount: float) -> None:
-    pool = pools.locked(EnergyPool.objects.get().pk)
-    pools.charge(pool, EnergyEntry.Kind.GRANT, amount, now=pool.level_at)
+    pool = pools.lock_pool(EnergyPool.objects.get().pk)
+    pools.charge_pool(pool, EnergyEntry.Kind.GRANT, amount, now=pool.level_at)
 
 
 def level() -> float:
-    return pools.standing(EnergyPool.objects.with_reserved().get()).level
+    return pools.load_pool_standing(EnergyPool.objects.with_reserved().get()).level
 
 
 async def _regulated(request: MaintenanceRequest, substate: str) -> MaintenanceRequest | None:
@@ -152,9 +152,9 @@ async def test_nothing_is_begun_while_the_level_is_critical_and_a_persons_pause_
     await db_call(queue.pause, request_id=request.pk, actor="user:bob")
     await db_call(take, -60)
     await db_call(energy.regulate)
-    assert (await now(request)).wish == Wish.PAUSE, "a person has paused it as well"
+    assert (await now(request)).wish == ControlRequest.PAUSE, "a person has paused it as well"
     await db_call(queue.resume, request_id=request.pk, actor="user:bob")
-    assert (await now(request)).wish == Wish.NONE
+    assert (await now(request)).wish == ControlRequest.NONE
 
 
 async def test_who_has_no_pool_is_not_held_back(live_db: None) -> None:

@@ -13,7 +13,7 @@ from django.utils import timezone
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.models import Agent, Configuration, RegistryEntry, RegistrySource, Server
-from mcpregistry.services.registry.adding import Wish
+from mcpregistry.services.registry.add_entries import AddRequest
 from subagents.domain.maintenance import Kind, State
 from subagents.maintenance import proposals
 from subagents.models import MaintenanceRequest, Proposal
@@ -82,7 +82,7 @@ async def test_a_new_server_is_proposed_from_registries_and_a_person_chooses(man
     ]
     ann = await db_call(User.objects.create_superuser, "ann")
     key = done.result["proposal"]
-    wish = Wish(0, "git", {"address team": "t"}, best.sha256)
+    wish = AddRequest(0, "git", {"address team": "t"}, best.sha256)
 
     with pytest.raises(ConfigInvalid, match="does not contain a command"):
         await db_call(proposals.apply, proposal_id=key, user=ann, actor="user:ann")
@@ -91,7 +91,7 @@ async def test_a_new_server_is_proposed_from_registries_and_a_person_chooses(man
         proposal_id=key,
         user=ann,
         actor="user:ann",
-        choice=proposals.Choice(best, wish),
+        choice=proposals.ChosenEntry(best, wish),
     )
     server = await db_call(Server.objects.get)
     assert (applied.state, applied.server_id, server.url, server.lifecycle) == (

@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 from django.db import OperationalError
 from django.utils import timezone
 
-from mcpregistry.db import database_now, db_call
+from mcpregistry.db import db_call, read_database_now
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.models import AuditEntry, Server, ServerTest
 from mcpregistry.services.servers import lifecycle
@@ -210,7 +210,7 @@ async def test_a_worker_that_was_thought_dead_writes_nothing_and_no_step_is_done
             await hang.wait()
         return report
 
-    step = manager_module.Step("probe", "Starting.", 70, plans._keep_test, act)
+    step = manager_module.PlanStep("probe", "Starting.", 70, plans._keep_test, act)
     steps = (plans.PLANS[Kind.TEST][0], step, plans.PLANS[Kind.TEST][2])
     monkeypatch.setattr(manager_module, "PLANS", dict(plans.PLANS) | {Kind.TEST: steps})
     first = await manager()
@@ -311,7 +311,7 @@ async def test_servers_that_hang_leave_room_for_requests_that_start_none(
         await db_call(add_server, slug, tool("echo"))
     tests = [await db_call(ask, Kind.TEST, server=slug) for slug in ("one", "two")]
     search = await db_call(ask, Kind.SEARCH, query="git")
-    found = await db_call(lambda: queue.due(database_now(), 9, starting=1))
+    found = await db_call(lambda: queue.list_due_requests(read_database_now(), 9, starting=1))
     assert found == [tests[0].pk, search.pk]
     here = await manager()
     here._driving[tests[0].pk] = asyncio.get_running_loop().create_future()  # its server hangs
@@ -327,13 +327,13 @@ async def test_a_database_that_fails_for_a_moment_costs_nothing(
 ) -> None:
     await db_call(add_server, "echo", tool("echo"))
     request = await db_call(ask, Kind.TEST, server="echo")
-    faults = dict.fromkeys(("_begin", "_done"), 2)
+    faults = dict.fromkeys(("_begin", "_record_step"), 2)
     for name in faults:
         monkeypatch.setattr(
             manager_module, name, _failing(getattr(manager_module, name), faults, name)
         )
     done = await ended(await manager(), request)
-    assert (done.state, faults) == (State.COMPLETED, {"_begin": 0, "_done": 0})
+    assert (done.state, faults) == (State.COMPLETED, {"_begin": 0, "_record_step": 0})
     assert await db_call(ServerTest.objects.count) == 1
 
 
@@ -353,7 +353,7 @@ async def test_a_fault_of_ours_is_told_without_its_text(
     def fault(request: MaintenanceRequest, _: Any) -> None:
         raise ValueError("hunter2")
 
-    step = manager_module.Step("search", "Searching.", 100, fault)
+    step = manager_module.PlanStep("search", "Searching.", 100, fault)
     monkeypatch.setattr(manager_module, "PLANS", {Kind.SEARCH: (step,)})
     done = await ended(await manager(), await db_call(ask, Kind.SEARCH, query="git"))
     assert done.state == State.FAILED

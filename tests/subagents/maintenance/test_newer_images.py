@@ -162,7 +162,9 @@ def test_the_registry_of_an_image_that_is_the_same_is_asked_once(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(
-        found_images, "digest_now", lambda entry, way: asked.append(way.identifier) or DIGEST
+        found_images,
+        "fetch_current_digest",
+        lambda entry, way: asked.append(way.identifier) or DIGEST,
     )
     entry = next_version(
         RegistryEntry.objects.get(), "1.3.0", package(f"{registry.host}/acme/notes:1.0.0")

@@ -15,7 +15,7 @@ from mcpregistry.services.notifications import outbox
 from mcpregistry.services.servers import lifecycle
 from subagents import tasks
 from subagents.domain.maintenance import Kind, Priority, State
-from subagents.maintenance import queue, repeating, trials
+from subagents.maintenance import queue, repeated_trials, trials
 from subagents.models import MaintenanceRequest, Proposal, TrialReport
 from tests.subagents.maintenance.test_trials import newcomer
 from tests.subagents.test_api import person
@@ -30,7 +30,7 @@ def end_all() -> None:
 
 def test_only_servers_that_people_have_chosen_are_tried_by_the_clock() -> None:
     server = newcomer()
-    assert repeating.ask_due(timezone.now()) == [], "off unless somebody says how often"
+    assert repeated_trials.ask_due(timezone.now()) == [], "off unless somebody says how often"
     server.trial_hours = 24
     lifecycle.save_server(server=server, actor="test")
     assert person("viewer").get("/servers/new").json()["trial_hours"] == 24
@@ -44,26 +44,26 @@ def test_only_servers_that_people_have_chosen_are_tried_by_the_clock() -> None:
     )
     assert settings.TICKS["subagents.tasks.try_due"] == 60
     now = timezone.now()
-    assert repeating.ask_due(now + timedelta(days=9)) == [], "one at a time"
+    assert repeated_trials.ask_due(now + timedelta(days=9)) == [], "one at a time"
     end_all()
-    assert repeating.ask_due(now + timedelta(hours=23)) == []
-    assert repeating.ask_due(now + timedelta(hours=25)) == ["new"]
+    assert repeated_trials.ask_due(now + timedelta(hours=23)) == []
+    assert repeated_trials.ask_due(now + timedelta(hours=25)) == ["new"]
     end_all()
     lifecycle.disable_server(server=Server.objects.get(), actor="test")
-    assert repeating.ask_due(now + timedelta(days=9)) == []
+    assert repeated_trials.ask_due(now + timedelta(days=9)) == []
 
 
 def test_another_version_is_tried_soon_but_not_again_and_again() -> None:
     server = newcomer(trial_hours=24)
     now = timezone.now()
-    repeating.ask_due(now)
+    repeated_trials.ask_due(now)
     end_all()
     TrialReport.objects.create(server=server, verdict="ok", version="1", created_at=now)
     for version, due in (("1", []), ("", []), ("2", ["new"])):
         Server.objects.update(server_info={"name": "new", "version": version})
-        assert repeating.ask_due(now + timedelta(hours=2)) == due
+        assert repeated_trials.ask_due(now + timedelta(hours=2)) == due
     end_all()
-    assert repeating.ask_due(now + timedelta(minutes=30)) == [], (
+    assert repeated_trials.ask_due(now + timedelta(minutes=30)) == [], (
         "also if it calls itself otherwise each time"
     )
 

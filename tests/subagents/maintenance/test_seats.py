@@ -13,7 +13,7 @@ from django.utils import timezone
 from mcpregistry.db import db_call
 from subagents.domain.maintenance import Kind, State
 from subagents.leased.leases import Lease
-from subagents.maintenance import by_model, manager, queue, request_lease, supervision
+from subagents.maintenance import manager, model_stage, queue, request_lease, supervision
 from subagents.maintenance.request_lease import Meter
 from subagents.models import MaintenanceRequest, Run
 from tests.calls.conftest import add_server, tool
@@ -35,7 +35,7 @@ def worked_on(bench: Bench, live_db: None) -> Callable[[], tuple[MaintenanceRequ
         lease = taken(request)
         MaintenanceRequest.objects.filter(pk=request.pk).update(step=1)
         assert lease
-        assert begun(lease).step is by_model.STEP
+        assert begun(lease).step is model_stage.STEP
         return request, lease, Run.objects.get()
 
     return begin
@@ -61,7 +61,7 @@ def died(request: MaintenanceRequest) -> None:
 def stood_still(monkeypatch: pytest.MonkeyPatch, request: MaintenanceRequest) -> None:
     """As if the cycles of whoever supervises it had ended."""
     monkeypatch.setattr(
-        supervision, "why_still", lambda each: "still" if each.pk == request.pk else ""
+        supervision, "explain_pause", lambda each: "still" if each.pk == request.pk else ""
     )
 
 
@@ -77,7 +77,7 @@ STOPS: dict[str, Callable[[MaintenanceRequest, Lease], object]] = {
     ),
     "its worker cannot wait longer": lambda request, lease: (
         request_lease.cut_run(lease, Meter()),
-        request_lease.failed(lease, Meter(), "crashed"),
+        request_lease.fail_request(lease, Meter(), "crashed"),
     ),
 }
 
@@ -103,9 +103,9 @@ async def test_its_own_steps_wait_for_a_run_that_was_given_up_or_left_behind(
 ) -> None:
     def story() -> None:
         _, lease, run = worked_on()
-        manager._done(lease, Meter(), by_model.STEP, None)  # its patience is over
+        manager._record_step(lease, Meter(), model_stage.STEP, None)  # its patience is over
         assert Run.objects.get().cancel_requested
-        assert begun(lease).step is by_model.LEAVING
+        assert begun(lease).step is model_stage.LEAVING
         end(run)
         assert begun(lease).step.name == "probe"
         assert MaintenanceRequest.objects.get().notes["model"]["why"] == "The run took too long."
@@ -123,9 +123,9 @@ async def test_a_request_that_is_resumed_waits_for_the_run_that_its_pause_has_st
         queue.resume(request_id=request.pk, actor="user:ann")
         again = taken(request)
         assert again
-        assert begun(again).step is by_model.LEAVING
+        assert begun(again).step is model_stage.LEAVING
         end(run)
-        assert begun(again).step is by_model.STEP
+        assert begun(again).step is model_stage.STEP
         assert Run.objects.count() == 2
 
     await db_call(story)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Agent, Install, Invocation, RegistryEntry, RegistrySource, Server
-from mcpregistry.services.installs import requests, work
+from mcpregistry.services.installs import install_work, requests
 from mcpregistry.services.registry import sources, sync
-from mcpregistry.services.registry.adding import Wish
+from mcpregistry.services.registry.add_entries import AddRequest
 from mcpregistry.services.servers import lifecycle
 from subagents.domain.maintenance import Kind
 from subagents.maintenance import proposals, tools
@@ -87,13 +87,15 @@ def published(served: Packages, kind: str) -> dict[str, Any]:
 def listed(address: str) -> RegistryEntry:
     """The registry is named and read; its entry."""
     source = RegistrySource(slug="official", base_url=address, allowed_networks=["127.0.0.0/8"])
-    sync.sync(source_id=sources.save_source(source=source, actor="user:ann").pk)
-    return RegistryEntry.objects.offered().get()
+    sync.sync_source(source_id=sources.save_source(source=source, actor="user:ann").pk)
+    return RegistryEntry.objects.filter_offered().get()
 
 
 def chosen(proposal: int, found: RegistryEntry) -> Install:
     """A person takes the entry, and enters what it asks for."""
-    choice = proposals.Choice(found, Wish(0, "pong", {"argument --zone": "CET"}, found.sha256))
+    choice = proposals.ChosenEntry(
+        found, AddRequest(0, "pong", {"argument --zone": "CET"}, found.sha256)
+    )
     applied = proposals.apply(proposal_id=proposal, user=ann(), actor="user:ann", choice=choice)
     assert applied.install is not None
     return applied.install
@@ -102,11 +104,11 @@ def chosen(proposal: int, found: RegistryEntry) -> Install:
 def made_of(install: Install) -> Server:
     """Its lock is approved, it is installed, a server is made of it, and that one's launch
     confirmed."""
-    work.work(install_id=install.pk)
+    install_work.work_on_install(install_id=install.pk)
     install.refresh_from_db()
-    requests.approve(install=install, lock_sha256=install.lock_sha256, actor="user:ann")
-    work.work(install_id=install.pk)
-    server = requests.use(install=install, actor="user:ann")
+    requests.approve_lock(install=install, lock_sha256=install.lock_sha256, actor="user:ann")
+    install_work.work_on_install(install_id=install.pk)
+    server = requests.use_install(install=install, actor="user:ann")
     return lifecycle.confirm_launch(
         server=server, actor="user:eve", launch_hash=server.launch_hash()
     )
@@ -174,7 +176,7 @@ async def test_a_server_is_found_installed_tried_approved_and_called(
     here = await site()
     outcome = await here.call("pong__ping")
     assert (outcome.state, outcome.result["content"][0]["text"]) == (
-        State.SUCCEEDED,
+        InvocationState.SUCCEEDED,
         "pong --zone CET",
     )
     record = await db_call(Invocation.objects.exclude(origin="trial").get)

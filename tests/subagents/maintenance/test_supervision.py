@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.db import database_now, db_call
+from mcpregistry.db import db_call, read_database_now
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.models import AuditEntry, Configuration, Server
 from subagents.domain.maintenance import Kind, State
@@ -55,7 +55,7 @@ def asleep(on: bool) -> None:
     EffortAgent.objects.update(lease_until=None)
     if on:
         assert cycle.take(EffortAgent.objects.get().pk, worker="w")
-        EffortAgent.objects.update(lease_until=database_now() + timedelta(hours=1))
+        EffortAgent.objects.update(lease_until=read_database_now() + timedelta(hours=1))
 
 
 def switched(on: bool) -> None:
@@ -99,7 +99,7 @@ async def test_what_is_queued_stays_so_and_what_runs_halts_and_goes_on_where_it_
     assert says in told[-1]
     here.look()
     await here._looking
-    assert await db_call(lambda: queue.due(database_now(), 9)) == []
+    assert await db_call(lambda: queue.list_due_requests(read_database_now(), 9)) == []
     assert (await now(waiting)).state == State.QUEUED
     assert (await now(running)).energy_total == halted.energy_total
     await db_call(Server.objects.update, connect_timeout=0.3)
@@ -120,10 +120,10 @@ def test_what_is_off_may_still_be_cancelled_and_each_switching_stands_in_the_log
     switched(False)
     assert not supervision.switch(on=False, actor="user:ann"), "it is off already"
     MaintenanceRequest.objects.update(
-        lease_until=database_now() - timedelta(seconds=1), worker="dead"
+        lease_until=read_database_now() - timedelta(seconds=1), worker="dead"
     )
     queue.cancel(request_id=request.pk, actor="user:ann")
-    assert queue.due(database_now(), 9) == [request.pk], (
+    assert queue.list_due_requests(read_database_now(), 9) == [request.pk], (
         "whose worker has died is ended all the same"
     )
     entry = AuditEntry.objects.filter(kind="configuration.changed").latest("id")

@@ -14,10 +14,10 @@ from django.utils import timezone
 
 from mcpregistry.calls.call import CallOutcome, CallRequest
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Agent, Endpoint, Invocation, Server, Tool, ToolUsage
 from mcpregistry.services.access import agents
-from subagents.domain.maintenance import Kind, MessageKind
+from subagents.domain.maintenance import Kind, RequestMessageKind
 from subagents.maintenance import queue
 from subagents.maintenance.tools import LISTINGS
 from subagents.models import MaintenanceRequest
@@ -41,7 +41,7 @@ def furnished() -> None:
 
 async def call(here: Any, name: str, agent: str = "ann", **arguments: Any) -> CallOutcome:
     return await here.engine.call(
-        CallRequest(here.engine.catalogue("default", agent), name, arguments, "http")
+        CallRequest(here.engine.get_catalogue("default", agent), name, arguments, "http")
     )
 
 
@@ -56,13 +56,13 @@ async def said(here: Any, name: str, agent: str = "ann", **arguments: Any) -> di
 async def test_they_are_shown_where_the_endpoint_has_them(site: Any) -> None:
     await db_call(furnished)
     here = await site()
-    assert set(here.engine.catalogue("default", "ann").entries) >= NAMES
-    assert set(here.engine.catalogue("default", "bob").entries) >= NAMES, (
+    assert set(here.engine.get_catalogue("default", "ann").entries) >= NAMES
+    assert set(here.engine.get_catalogue("default", "bob").entries) >= NAMES, (
         "also with nothing granted: then they are needed"
     )
     await db_call(Endpoint.objects.update, maintenance_tools=False)
     await db_call(here.engine.live.refresh)
-    assert not NAMES & set(here.engine.catalogue("default", "ann").entries)
+    assert not NAMES & set(here.engine.get_catalogue("default", "ann").entries)
 
 
 async def test_a_server_is_asked_for_watched_and_cancelled(site: Any, manager: Any) -> None:
@@ -140,7 +140,7 @@ async def test_the_list_says_what_a_call_will_cost_and_is_there_without_that_too
     told = await costs()
     assert told["echo__echo"] == pytest.approx(8, abs=0.3), "two units for each of its four seconds"
     assert told[LIST] is None, "ours cost nothing"
-    with failing("estimates.of_specs"):
+    with failing("estimates.estimate_specs"):
         assert set((await costs()).values()) == {None}
 
 
@@ -153,7 +153,7 @@ async def test_bad_arguments_are_refused_before_anything_is_queued(site: Any) ->
         {"serverName": "a", "purpose": "x", "priority": "urgent"},
     ):
         outcome = await call(here, "mcp_request_server_addition", **arguments)
-        assert outcome.state is not State.SUCCEEDED
+        assert outcome.state is not InvocationState.SUCCEEDED
     assert not await db_call(MaintenanceRequest.objects.exists)
 
 
@@ -198,7 +198,7 @@ async def test_what_the_database_did_not_take_was_not_sent(
     here = await site()
     with failing(point):
         outcome = await call(here, name, **arguments)
-    assert outcome.state is State.NOT_SENT
+    assert outcome.state is InvocationState.NOT_SENT
     assert not await db_call(MaintenanceRequest.objects.exists)
 
 
@@ -225,7 +225,7 @@ async def test_a_caller_that_leaves_while_its_request_is_written_is_recorded_as_
     await asyncio.wait({calling})
     go_on.set()
     await until(lambda: db_call(MaintenanceRequest.objects.exists))
-    await until(lambda: db_call(Invocation.objects.filter(state=State.UNKNOWN).exists))
+    await until(lambda: db_call(Invocation.objects.filter(state=InvocationState.UNKNOWN).exists))
 
 
 async def test_a_caller_that_leaves_while_it_waits_leaves_the_work_as_it_is(
@@ -238,23 +238,25 @@ async def test_a_caller_that_leaves_while_it_waits_leaves_the_work_as_it_is(
     heard: list[str] = []
     wait = {"requestId": request.pk, "waitSeconds": 50}
     entry = CallRequest(
-        here.engine.catalogue("default", "ann"),
+        here.engine.get_catalogue("default", "ann"),
         "mcp_check_subagent_status",
         wait,
         "http",
         on_progress=lambda done, total, message: heard.append(str(message)),
     )
     waiting = asyncio.create_task(here.engine.call(entry))
-    await db_call(queue.tell, request, MessageKind.STATUS, progress=1, message="Looking.")
+    await db_call(queue.tell, request, RequestMessageKind.STATUS, progress=1, message="Looking.")
     await db_call(MaintenanceRequest.objects.update, message="Looking.")
     await until(lambda: heard == ["Looking."])
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    over = Invocation.objects.exclude(state=State.DISPATCHED).filter(
+    over = Invocation.objects.exclude(state=InvocationState.DISPATCHED).filter(
         exposed_name="mcp_check_subagent_status"
     )
     call_state = await until(lambda: db_call(over.values_list("state", flat=True).first))
-    assert call_state in (State.CANCELLED, State.NOT_SENT), "nothing was done by it"
+    assert call_state in (InvocationState.CANCELLED, InvocationState.NOT_SENT), (
+        "nothing was done by it"
+    )
     row = await db_call(MaintenanceRequest.objects.get)
     assert (row.state, row.wish) == ("queued", "")
     soon = await said(here, "mcp_check_subagent_status", requestId=request.pk, waitSeconds=1)
@@ -264,4 +266,4 @@ async def test_a_caller_that_leaves_while_it_waits_leaves_the_work_as_it_is(
         "state"
     ] == "completed"
     too_long = await call(here, "mcp_check_subagent_status", requestId=request.pk, waitSeconds=51)
-    assert too_long.state == State.DENIED
+    assert too_long.state == InvocationState.DENIED

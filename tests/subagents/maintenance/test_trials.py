@@ -15,14 +15,18 @@ from django.contrib.auth.models import Permission, User
 from django.db import OperationalError
 from django.utils import timezone
 
-from mcpregistry.calls import calls_of_tests
+from mcpregistry.calls import server_test_dispatch
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Conflict, Denied
 from mcpregistry.models import Agent, Configuration, Grant, Invocation, PolicyRule, Server, Tool
 from mcpregistry.services.access import agents, grants
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.servers import lifecycle
-from mcpregistry.services.servers.calls_of_tests import CallOrder, PreparedCall, prepare_call
+from mcpregistry.services.servers.server_test_calls import (
+    OrderedTestCall,
+    PreparedCall,
+    prepare_call,
+)
 from subagents.domain.maintenance import Kind, State, Substate
 from subagents.maintenance import proposals, queue, tools, trials
 from subagents.models import MaintenanceMessage, MaintenanceRequest, Proposal, TrialReport
@@ -235,7 +239,9 @@ def test_reports_are_read_over_rest_and_agents_try_nothing(proposed: Any) -> Non
     assert viewer.get("/maintenance/trials/999").status_code == 404
     order = {"type": "try_server", "params": {"server": "new"}}
     robot = agent("robot")
-    grants.grant(agent=Agent.objects.get(slug="robot"), server=Server.objects.get(), actor="test")
+    grants.grant_access(
+        agent=Agent.objects.get(slug="robot"), server=Server.objects.get(), actor="test"
+    )
     assert robot.post("/maintenance/requests", order).status_code == 403
     asked = person("operator").post("/maintenance/requests", order)
     assert (asked.status_code, asked.json()["params"]) == (202, {"server": "new", "for_agent": ""})
@@ -487,13 +493,13 @@ async def test_a_trial_whose_database_fails_before_a_call_is_tried_again(
 ) -> None:
     asked = list[str]()
 
-    def fails_once(order: CallOrder) -> PreparedCall:
+    def fails_once(order: OrderedTestCall) -> PreparedCall:
         asked.append(order.tool)
         if len(asked) == 1:
             raise OperationalError("database is locked")
         return prepare_call(order)
 
-    monkeypatch.setattr(calls_of_tests, "prepare_call", fails_once)
+    monkeypatch.setattr(server_test_dispatch, "prepare_call", fails_once)
     listed = [
         {"name": "look", "annotations": {"readOnlyHint": True}, "inputSchema": {"type": "object"}}
     ]
@@ -538,7 +544,7 @@ async def test_rules_decide_about_a_call_that_a_model_asks_for(manager: Any) -> 
     looked = await trials.start_legacy(engine, request)
     trials.keep_start(request, looked)
     words = {
-        word: await trials.called_once(engine, request, "look", json.dumps({"word": word}).encode())
+        word: await trials.call_once(engine, request, "look", json.dumps({"word": word}).encode())
         for word in ("secret", "other")
     }
     assert words["secret"] == {"outcome": "skipped", "why": "the rules deny it (rule 'no words')"}

@@ -18,7 +18,7 @@ from mcpregistry.db import db_call
 from subagents.leased import leases
 from subagents.llm.client import ready
 from subagents.llm.scripted.app import ScriptedModels
-from subagents.llm.scripted.running import running
+from subagents.llm.scripted.local_server import run_server
 from subagents.llm.scripted.script import Script
 from subagents.models import Run
 from subagents.runs.engine import RunEngine
@@ -37,7 +37,7 @@ def bench(live_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     )  # the same name in every test: it is part of a server's row, which is remembered
     journal.unlink(missing_ok=True)
     models = ScriptedModels(Script())
-    with running(models) as base:
+    with run_server(models) as base:
         yield Bench(base, models, journal)
 
 
@@ -99,8 +99,8 @@ async def working(
             await asyncio.sleep(1)
             with suppress(OperationalError):  # still busy: the next tick looks again
                 for run_id in [
-                    *await db_call(runs.due, timezone.now()),
-                    *await db_call(runs.decided),
+                    *await db_call(runs.list_due_runs, timezone.now()),
+                    *await db_call(runs.wake_decided_runs),
                 ]:
                     here.runs.wake(run_id)
 

@@ -31,16 +31,16 @@ from django.db import connections
 from django.utils import timezone
 
 from mcpregistry import failpoints
-from mcpregistry.calls import rows
+from mcpregistry.calls import record_rows
 from mcpregistry.calls.engine import Engine
 from mcpregistry.db import db_call
 from mcpregistry.services.upkeep import reaping
-from subagents.domain.finish import Finish
+from subagents.domain.finish_reasons import Finish
 from subagents.leased import leases
 from subagents.llm import client, tokens
+from subagents.llm.model_values import ModelReply, ModelTarget, TokenUsage, ToolUse
 from subagents.llm.scripted import openai
 from subagents.llm.scripted.script import Script, load, reply
-from subagents.llm.values import Reply, Target, ToolUse, Usage
 from subagents.models import Run
 from subagents.runs import engine as run_engine
 from subagents.runs import lease
@@ -54,8 +54,8 @@ SLOWDOWN = speed.slowdown()
 leases.LEASE = timedelta(seconds=1.5 * SLOWDOWN)
 leases.RENEW_EVERY = 0.3
 leases.AT_RISK = timedelta(seconds=0.5 * SLOWDOWN)
-assert rows._LEASE_GRACE  # a name that has moved would change nothing
-rows._LEASE_GRACE = timedelta(seconds=3 * SLOWDOWN)
+assert record_rows._LEASE_GRACE  # a name that has moved would change nothing
+record_rows._LEASE_GRACE = timedelta(seconds=3 * SLOWDOWN)
 
 
 async def at_once() -> None:
@@ -66,7 +66,7 @@ async def at_once() -> None:
 assert client.ready
 assert tokens._tiktoken
 client.ready = at_once
-tokens._tiktoken = lambda name: tokens.estimated
+tokens._tiktoken = lambda name: tokens.estimate_tokens
 
 SLOWLY = {"steps": 2, "pause": 0.02}
 SCRIPT: Script = load(
@@ -108,7 +108,7 @@ SCRIPT: Script = load(
 )
 
 
-async def complete(target: Target, messages: list, tools: list, **more: object) -> Reply:
+async def complete(target: ModelTarget, messages: list, tools: list, **more: object) -> ModelReply:
     """The scripted model without a network between: what is killed here is the run, not a model
     server."""
     await asyncio.sleep(0.005)
@@ -117,8 +117,8 @@ async def complete(target: Target, messages: list, tools: list, **more: object) 
     calls = tuple(
         ToolUse(f"c{ask.answered}_{i}", c.name, c.arguments) for i, c in enumerate(said.calls)
     )
-    return Reply(
-        said.text, calls, Usage(100, 20), Finish.CALLS if calls else Finish.STOP, target.model
+    return ModelReply(
+        said.text, calls, TokenUsage(100, 20), Finish.CALLS if calls else Finish.STOP, target.model
     )
 
 
@@ -146,13 +146,13 @@ def die_at(point: str, times: int) -> None:
         if next(left, None) is None:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    failpoints._armed = failpoints._parsed(point)
-    failpoints._reached = reached
+    failpoints._armed = failpoints._parse_failpoint(point)
+    failpoints._hit_failpoint = reached
 
 
 def bury(dead: int) -> int:
     """What a worker does first that knows whom it replaces. Returns how many runs that one had."""
-    reaping.bury("worker", dead, timezone.now())
+    reaping.end_calls_of_dead_process("worker", dead, timezone.now())
     return len(lease.free(f"worker-{dead}"))
 
 
@@ -178,8 +178,8 @@ def look(until_quiet: bool) -> tuple[list[str], bool]:
     """What the site's clock would wake this worker for, and whether nothing is left to do."""
     reaping.reap_calls(timezone.now())
     return [
-        *runs.due(timezone.now()),
-        *runs.decided(),
+        *runs.list_due_runs(timezone.now()),
+        *runs.wake_decided_runs(),
     ], until_quiet and not Run.objects.open().exists()
 
 

@@ -99,7 +99,7 @@ async def test_an_endpoint_of_expert_tools_alone_lists_nothing_else(
         expert.endpoints.add(Endpoint.objects.create(slug="file", scope=Endpoint.Scope.LISTED))
 
     await db_call(prepare)
-    assert list((await worker()).engine.catalogue("file", "ann").entries) == ["expert"]
+    assert list((await worker()).engine.get_catalogue("file", "ann").entries) == ["expert"]
 
 
 @pytest.mark.one_database

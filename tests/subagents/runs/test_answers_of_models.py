@@ -10,33 +10,33 @@ import pytest
 
 from mcpregistry.calls.call import CallOutcome
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.domain.model_errors import ErrorKind, ModelError
 from subagents.domain.transcript import BRIEF, CONTINUE, SPEAK
-from subagents.llm.values import Reply, Target, ToolUse, Usage
+from subagents.llm.model_values import ModelReply, ModelTarget, TokenUsage, ToolUse
 from subagents.models import Attempt, Run
-from subagents.runs.answers import CUT, answer_of
-from subagents.runs.toolbox import ended
+from subagents.runs.run_answers import CUT, answer_of
+from subagents.runs.toolbox import describe_end
 from tests.subagents.kit import Bench
 
 
-def said(text: str = "", finish: str = "stop", *calls: ToolUse, output: int = 10) -> Reply:
-    return Reply(text, calls, Usage(100, output), finish, "m", None)
+def said(text: str = "", finish: str = "stop", *calls: ToolUse, output: int = 10) -> ModelReply:
+    return ModelReply(text, calls, TokenUsage(100, output), finish, "m", None)
 
 
 class Models:
     """Each model's answers in order; notes what each was asked."""
 
-    def __init__(self, **answers: Sequence[Reply | ModelError]) -> None:
+    def __init__(self, **answers: Sequence[ModelReply | ModelError]) -> None:
         self._answers = {name: iter(each) for name, each in answers.items()}
         self.asked: list[str] = []
         self.requests: list[list[dict[str, Any]]] = []
         self.limits: list[int] = []
 
     async def __call__(
-        self, target: Target, messages: list[dict[str, Any]], tools: list[Any], **_: Any
-    ) -> Reply:
+        self, target: ModelTarget, messages: list[dict[str, Any]], tools: list[Any], **_: Any
+    ) -> ModelReply:
         self.asked.append(target.model)
         self.requests.append(messages)
         self.limits.append(target.max_output)
@@ -169,16 +169,16 @@ async def test_the_token_budget_is_never_overdrawn(answering: Answering) -> None
     limits: list[int] = []
 
     async def wordy(
-        target: Target, messages: list[dict[str, Any]], tools: list[Any], **_: Any
-    ) -> Reply:
+        target: ModelTarget, messages: list[dict[str, Any]], tools: list[Any], **_: Any
+    ) -> ModelReply:
         """Always says as much as it may, and calls for as long as it may."""
         limits.append(target.max_output)
         call = ToolUse(f"c{len(limits)}", "echo__echo", '{"text": "x"}')
         text, calls = ("", (call,)) if tools else ("As far as I came.", ())
-        return Reply(
+        return ModelReply(
             text,
             calls,
-            Usage(300, min(900, target.max_output)),
+            TokenUsage(300, min(900, target.max_output)),
             "calls" if calls else "stop",
             "m",
             None,
@@ -215,6 +215,6 @@ async def test_arguments_that_were_cut_are_told_as_that_and_kept(answering: Answ
 
 def test_a_tools_own_failure_is_marked_as_one() -> None:
     result = {"content": [{"type": "text", "text": "boom: file not found"}], "isError": True}
-    end = ended(CallOutcome("1" * 32, State.TOOL_ERROR, result))
+    end = describe_end(CallOutcome("1" * 32, InvocationState.TOOL_ERROR, result))
     assert (end.state, end.is_error) == (CallState.FAILED, True)
     assert (end.text, end.whole) == ("(tool failed: boom: file not found)", "boom: file not found")

@@ -16,14 +16,14 @@ from django.conf import settings
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from controlplane import embedded, site
-from controlplane.children import die_with_parent, stop
+from controlplane import embedded_broker, embedded_site
+from controlplane.child_processes import die_with_parent, stop
 from mcpregistry.models import Invocation
 from mcpregistry.services.servers.connections import forget_stale
 from mcpregistry.services.upkeep import reaping
 from subagents.domain.lifecycle import CallState, RunState
 from subagents.llm.scripted.app import ScriptedModels
-from subagents.llm.scripted.running import running
+from subagents.llm.scripted.local_server import run_server
 from subagents.llm.scripted.script import Script
 from subagents.models import Run, ToolCall
 from subagents.services import runs
@@ -48,19 +48,23 @@ class Processes:
         with (self._folder / f"{name}.log").open("ab") as log:
             self._all[name] = self._worker(log) if name == "worker" else self._popen(name, log)
         if name == "broker":
-            assert embedded.wait_until_it_answers(
-                embedded.socket_path(settings.VAR_DIR), HANG_LIMIT
+            assert embedded_broker.wait_until_it_answers(
+                embedded_broker.socket_path(settings.VAR_DIR), HANG_LIMIT
             )
 
     def _worker(self, log: IO[bytes]) -> forkserver.Process:
         """It is started again and again, and would each time load models for seconds."""
         env = self._env | {forkserver.PRELOAD: "tests.fault.preloaded"}
         return forkserver.popen(
-            site.worker().argv[1:], env=env, stdout=log, stderr=log, start_new_session=True
+            embedded_site.worker().argv[1:], env=env, stdout=log, stderr=log, start_new_session=True
         )
 
     def _popen(self, name: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        command = embedded.command(settings.VAR_DIR) if name == "broker" else site.beat().argv
+        command = (
+            embedded_broker.command(settings.VAR_DIR)
+            if name == "broker"
+            else embedded_site.beat().argv
+        )
         return subprocess.Popen(
             command,
             cwd=ROOT,
@@ -103,7 +107,7 @@ def processes(site_env: dict[str, str], tmp_path: Path) -> Iterator[Processes]:
 @pytest.fixture
 def bench(live_db: None, tmp_path: Path) -> Iterator[Bench]:
     models = ScriptedModels(Script())
-    with running(models) as base:
+    with run_server(models) as base:
         bench = Bench(base, models, tmp_path / "journal")
         server = bench.server(
             "slow", "write", "read", read_only=["read"], request_timeout=HANG_LIMIT

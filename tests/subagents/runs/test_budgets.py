@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from mcpregistry.db import database_now, db_call
-from mcpregistry.domain.budgets import Unit, of_dollars
-from mcpregistry.domain.lifecycle import State
-from mcpregistry.domain.specs import RUNS
+from mcpregistry.db import db_call, read_database_now
+from mcpregistry.domain.budgets import Unit, convert_dollars
+from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.snapshot_specs import RUNS
 from mcpregistry.models import Agent, Budget, BudgetEntry, BudgetReservation, Endpoint
 from mcpregistry.services.budgets import books
 from subagents.domain.lifecycle import Exit, RunState
 from subagents.domain.model_errors import ErrorKind, ModelError
-from subagents.llm.values import ToolUse
+from subagents.llm.model_values import ToolUse
 from subagents.models import Run, Turn
 from subagents.runs import lease, model_turn
-from subagents.runs.answers import answer_of
+from subagents.runs.run_answers import answer_of
 from subagents.services import runs
 from tests.subagents.kit import ANSWER, LOOK, Bench, call, offered
 from tests.subagents.runs.test_answers_of_models import Models, said
@@ -44,7 +44,7 @@ def spent() -> dict[str, tuple[int, int]]:
     return {
         row.slug: (each.book.spent, each.book.reserved)
         for row in rows
-        for each in [books.standings([row])[row.pk]]
+        for each in [books.load_standings([row])[row.pk]]
     }
 
 
@@ -76,9 +76,9 @@ async def test_a_call_of_an_expert_tool_spends_of_its_caller_and_of_its_own_agen
         return await db_call(Run.objects.first)
 
     run = await here.until(await until(begun), lambda each: each.finished_at is not None)
-    assert (await calling).state == State.SUCCEEDED
+    assert (await calling).state == InvocationState.SUCCEEDED
     assert (run.state, run.payers) == (RunState.DONE, "ann endpoint:default")
-    money = of_dollars(run.cost or Decimal(0))
+    money = convert_dollars(run.cost or Decimal(0))
     tokens = run.input_tokens + run.output_tokens
     assert money > 0
     assert await db_call(spent) == {
@@ -108,7 +108,7 @@ async def test_a_spent_budget_refuses_the_call_of_an_expert_tool_before_a_run_be
 
     await db_call(prepare)
     outcome = await call(await worker())
-    assert (outcome.state, outcome.error_code) == (State.DENIED, "BUDGET_SPENT")
+    assert (outcome.state, outcome.error_code) == (InvocationState.DENIED, "BUDGET_SPENT")
     assert outcome.message == "The budget 'money' allows $0.00 each month: $0.00 are spent."
     assert not await db_call(Run.objects.exists)
 
@@ -148,7 +148,7 @@ async def test_runs_at_once_do_not_all_pass_on_one_budget_and_who_is_refused_say
             )
             assert "It resets at" in run.error
     assert (await db_call(spent))["money"] == (
-        of_dollars(sum(run.cost or Decimal(0) for run in ended)),
+        convert_dollars(sum(run.cost or Decimal(0) for run in ended)),
         0,
     )
 
@@ -166,8 +166,10 @@ async def concluding(bench: Bench, worker: Any, *, others: int) -> tuple[Run, li
         return bench.start("hello")
 
     def spend() -> None:
-        rows = books.locked(frozenset([Budget.objects.get().agent.slug]), [Unit.TOKENS])
-        books.spend(rows[0], books.Kind.TURN, others, agent="x", reference="x", now=database_now())
+        rows = books.lock_budgets(frozenset([Budget.objects.get().agent.slug]), [Unit.TOKENS])
+        books.spend(
+            rows[0], books.Kind.TURN, others, agent="x", reference="x", now=read_database_now()
+        )
 
     async def complete(target: Any, messages: Any, tools: list[Any], **_: Any) -> Any:
         offered_tools.append(len(tools))
@@ -214,7 +216,7 @@ async def test_a_turn_whose_worker_died_in_it_spends_what_its_run_says(
         assert taken is not None
         spec = run_view(run)
         plan = model_turn.Plan(spec, 100, Decimal("0.25"), 50)
-        model_turn._begun(taken, plan, _Seen(), 60.0, None)  # type: ignore[arg-type]
+        model_turn._begin_with_target(taken, plan, _Seen(), 60.0, None)  # type: ignore[arg-type]
         assert spent() == {"money": (0, 25_000_000), "tokens": (0, 150)}
         lease.free("dead")
         return run
@@ -225,7 +227,7 @@ async def test_a_turn_whose_worker_died_in_it_spends_what_its_run_says(
     assert run.cost is not None
     assert run.cost > Decimal("0.25")
     assert found == {
-        "money": (of_dollars(run.cost), 0),
+        "money": (convert_dollars(run.cost), 0),
         "tokens": (run.input_tokens + run.output_tokens, 0),
     }
     lost = await db_call(BudgetEntry.objects.get, kind="lost")
@@ -241,10 +243,10 @@ class _Seen:
 
 
 def run_view(run: Run) -> Any:
-    from mcpregistry.db import reckoned_now
-    from subagents.runs.views import view
+    from mcpregistry.db import estimate_database_now
+    from subagents.runs.run_views import view
 
-    return view(run.pk, now=reckoned_now(), read_only=frozenset()).spec.targets[0]
+    return view(run.pk, now=estimate_database_now(), read_only=frozenset()).spec.targets[0]
 
 
 async def test_a_failed_request_spends_nothing_an_answer_of_no_use_does_and_a_model_without_prices_is_not_asked(
@@ -264,7 +266,7 @@ async def test_a_failed_request_spends_nothing_an_answer_of_no_use_does_and_a_mo
     )
     run = await (await worker(complete=models)).drive(started)
     assert run.answer == "Forty-two."
-    assert (await db_call(spent))["money"] == (of_dollars(run.cost or Decimal(0)), 0)
+    assert (await db_call(spent))["money"] == (convert_dollars(run.cost or Decimal(0)), 0)
 
     def unpriced() -> Run:
         bench.expert(bench.model("m", {"text": "-"}, input_price=None), name="free")

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group, User
 from django.db import transaction
 from django.db.models import F
 
-from mcpregistry.calls.call import CallOutcome, Host
+from mcpregistry.calls.call import CallHost, CallOutcome
 from mcpregistry.db import db_call
 from mcpregistry.models import (
     Agent,
@@ -25,7 +25,7 @@ from mcpregistry.models import (
 from mcpregistry.services.access import agents
 from mcpregistry.services.approvals import votes
 from subagents.models import Run
-from subagents.runs.answers import META_KEY
+from subagents.runs.run_answers import META_KEY
 from subagents.services import experts, runs
 from tests.subagents.kit import Bench, call, calls, offered
 
@@ -73,7 +73,7 @@ async def test_the_same_question_is_answered_from_the_earlier_run(
 
 async def test_a_host_with_tasks_gets_it_at_once(bench: Bench, working: Any) -> None:
     here = await asked_twice(bench, working)
-    outcome = await call(here, host=Host(tasks=True))
+    outcome = await call(here, host=CallHost(tasks=True))
     assert (outcome.task_id, outcome.state) == ("", "succeeded")
 
 
@@ -165,12 +165,12 @@ async def test_nor_one_that_people_were_asked_about(bench: Bench, worker: Any) -
 
     await db_call(prepare)
     here = await worker()
-    await call(here, host=Host(tasks=True))
+    await call(here, host=CallHost(tasks=True))
     run = await here.drive(await db_call(Run.objects.get))
     await here.engine.approvals.settle_call(await db_call(approve))
     run = await here.until(run, lambda r: r.finished_at is not None)
     assert run.reusable
-    again = await call(here, host=Host(tasks=True))
+    again = await call(here, host=CallHost(tasks=True))
     assert again.state == "dispatched"
     second = await db_call(Run.objects.exclude(pk=run.pk).get)
     await db_call(runs.cancel, run_id=second.pk, actor="test")
@@ -186,4 +186,4 @@ async def test_nor_one_that_failed_or_was_cut_short(bench: Bench, working: Any) 
     assert {run.exit for run in await db_call(lambda: list(Run.objects.all()))} == {
         "EXIT-MAX-TURNS-WITH-RESPONSE"
     }
-    assert await db_call(runs.left_alone) == []
+    assert await db_call(runs.find_abandoned_runs) == []

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from mcpregistry.models import CountedSpan, Invocation, SpanUsage
-from mcpregistry.models.usage import Span
+from mcpregistry.models.usage import SpanLength
 from mcpregistry.services.records import call_hours
 from subagents.models import Run
 from subagents.services.offers import SERVER
@@ -38,5 +38,5 @@ def test_a_run_that_goes_on_after_its_call_has_ended_is_counted_when_it_is_over(
 
 def counted() -> tuple[int, int | None]:
     """Of the call's hour: what may still change, and the cost."""
-    hour = {"span": Span.HOUR, "begins": AT.replace(minute=0)}
+    hour = {"span": SpanLength.HOUR, "begins": AT.replace(minute=0)}
     return CountedSpan.objects.get(**hour).unsettled, SpanUsage.objects.get(**hour).cost

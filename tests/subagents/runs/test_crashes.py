@@ -71,15 +71,19 @@ def died_after_start(run: Run, bench: Bench) -> ToolCall:
     """As a worker leaves it that died after it had written down that it starts the call."""
     held = lease.take(run.pk, worker="dead")
     assert held is not None
-    from subagents.domain.finish import Finish
+    from subagents.domain.finish_reasons import Finish
     from subagents.domain.spec import Prices, TargetSpec
-    from subagents.llm.values import Reply, ToolUse, Usage
+    from subagents.llm.model_values import ModelReply, TokenUsage, ToolUse
 
     target = TargetSpec(
         run.version.expert.targets.get().pk, "scripts/m", "scripts", 10_000, 100, 10, "", Prices()
     )
-    reply = Reply(
-        "", (ToolUse("call_1", "echo__echo", '{"text": "write"}'),), Usage(10, 5), Finish.CALLS, "m"
+    reply = ModelReply(
+        "",
+        (ToolUse("call_1", "echo__echo", '{"text": "write"}'),),
+        TokenUsage(10, 5),
+        Finish.CALLS,
+        "m",
     )
     records.end_turn(
         held,
@@ -119,9 +123,9 @@ def record_of(call: ToolCall, state: str, **fields: Any) -> None:
     from mcpregistry.services.records import audit
 
     Invocation.objects.create(id=call.invocation, state=state, **facts | fields)
-    audit.record(kind="call.dispatched", actor="test", subject=f"call:{call.invocation}")
+    audit.record_entry(kind="call.dispatched", actor="test", subject=f"call:{call.invocation}")
     if state != "dispatched":
-        audit.record(kind=f"call.{state}", actor="test", subject=f"call:{call.invocation}")
+        audit.record_entry(kind=f"call.{state}", actor="test", subject=f"call:{call.invocation}")
 
 
 async def test_a_call_that_was_sent_is_not_made_again(bench: Bench, worker: Any) -> None:
@@ -195,11 +199,11 @@ async def test_a_call_of_a_worker_that_has_lost_the_run_is_given_up_at_once(
     assert (seen.finished_at, seen.lease_until) == (None, None)
     assert seen.wake_at is not None
     assert seen.wake_at > timezone.now() + timedelta(minutes=30), "it costs nothing meanwhile"
-    assert await db_call(runs.decided) == []
+    assert await db_call(runs.wake_decided_runs) == []
     from mcpregistry.services.upkeep.reaping import reap_calls
 
     await db_call(reap_calls, timezone.now() + timedelta(minutes=5))
-    assert await db_call(runs.decided) == [run.pk]
+    assert await db_call(runs.wake_decided_runs) == [run.pk]
     assert (await here.drive(run)).answer == UNKNOWN_OUTCOME
 
 
@@ -220,7 +224,7 @@ async def test_a_run_that_is_cancelled_right_before_it_sleeps_ends_at_once(
         return run
 
     monkeypatch.setattr(records, "sleep", cancelled_first)
-    monkeypatch.setattr(engine, "_wishes", lambda keys: dict.fromkeys(keys, False))
+    monkeypatch.setattr(engine, "_read_cancel_requests", lambda keys: dict.fromkeys(keys, False))
     done = await driven(worker, await db_call(prepare))
     assert (done.state, done.exit) == (RunState.CANCELLED, Exit.CANCELLED)
 
@@ -298,7 +302,7 @@ async def test_whoever_settled_a_call_of_a_run_does_not_approve_its_next_one(
     here = await worker()
     await here.drive(run)
     request = await db_call(ApprovalRequest.objects.select_related("call", "group").get)
-    assert await db_call(votes.why_not, request, ann) == ""
+    assert await db_call(votes.explain_ineligibility, request, ann) == ""
     unknown = {
         "turn_number": 1,
         "index": 7,

@@ -16,7 +16,7 @@ from mcpregistry.services.access import agents
 from mcpregistry.services.energy import pools
 from subagents.domain.model_errors import ErrorKind, ModelError
 from subagents.models import Attempt, ExpertTool, Run, Turn
-from subagents.runs.answers import doing
+from subagents.runs.run_answers import describe_activity
 from subagents.services import runs
 from tests.subagents.kit import ANSWER, LOOK, Bench
 from tests.subagents.runs.test_answers_of_models import Models, said
@@ -110,8 +110,8 @@ def drain(left: float = 0.0, regeneration: float = 0.0) -> None:
     """Only ``left`` units are in the pool, and this is what comes back each second from now on."""
     pool = EnergyPool.objects.get()
     pool.regeneration = regeneration
-    pool = pools.locked(pools.save_pool(pool=pool, actor="test").pk)
-    pools.charge(pool, EnergyEntry.Kind.MAINTENANCE, pool.level - left, now=pool.level_at)
+    pool = pools.lock_pool(pools.save_pool(pool=pool, actor="test").pk)
+    pools.charge_pool(pool, EnergyEntry.Kind.MAINTENANCE, pool.level - left, now=pool.level_at)
 
 
 def started(bench: Bench, left: float = 0.0, regeneration: float = 0.0, **fields: Any) -> Run:
@@ -156,12 +156,12 @@ async def test_where_the_pool_lets_work_wait_the_run_sleeps_and_goes_on_by_itsel
         "nobody holds it"
     )
     assert asleep.wake_at is not None
-    told = await db_call(doing, asleep)
+    told = await db_call(describe_activity, asleep)
     assert re.fullmatch(
         r"waiting for energy: 0\.\d of about 1\.0 units are left in the pool \"p\"", told
     )
     due = [
-        await db_call(runs.due, at)
+        await db_call(runs.list_due_runs, at)
         for at in (asleep.wake_at - timedelta(seconds=1), asleep.wake_at)
     ]
     assert due == [[], [run.pk]], "the clock wakes it then, and not before"

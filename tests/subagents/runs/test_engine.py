@@ -11,7 +11,7 @@ from django.test import Client, override_settings
 from prometheus_client.parser import text_string_to_metric_families
 
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Invocation, Server, Tool
 from mcpregistry.services.definitions import decisions, observe
 from subagents.domain.context import REFUSAL
@@ -21,7 +21,7 @@ from subagents.llm.client import complete
 from subagents.models import Attempt, LanguageModel, Provider, Run, StoredOutput, ToolCall, Turn
 from subagents.runs import tool_calls
 from subagents.services import runs
-from subagents.services.accounting import entries
+from subagents.services.accounting import list_entries
 from tests.calls.conftest import add_server, tool
 from tests.logs import logged
 from tests.subagents.kit import ANSWER, LOOK, WORDS, Bench, calls, ready_provider, states
@@ -140,7 +140,9 @@ async def test_a_call_that_timed_out_is_told_to_the_model_and_not_made_again(
     run = await here.drive(run)
     assert run.answer.startswith("Tool execution timed out. OUTCOME UNKNOWN")
     await until(lambda: len(bench.sent()) == 1)
-    used = [entry for entry in await db_call(lambda: list(entries(run))) if entry["type"] == "tool"]
+    used = [
+        entry for entry in await db_call(lambda: list(list_entries(run))) if entry["type"] == "tool"
+    ]
     assert [(entry["status"], entry["command"]) for entry in used] == [("unknown", "count")]
 
 
@@ -404,15 +406,15 @@ async def test_a_cancelled_run_says_of_its_call_what_the_record_says_a_moment_la
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of a call is recorded in the background, perhaps after the run was cancelled."""
-    real = tool_calls.recorded
+    real = tool_calls.find_recorded_end
     looks = list[str]()
 
     def late(invocation: str) -> Any:
         looks.append(invocation)
-        return State.DISPATCHED if len(looks) <= 3 else real(invocation)
+        return InvocationState.DISPATCHED if len(looks) <= 3 else real(invocation)
 
     run = await start_long_call(bench, worker)
-    monkeypatch.setattr(tool_calls, "recorded", late)
+    monkeypatch.setattr(tool_calls, "find_recorded_end", late)
     await db_call(runs.cancel, run_id=run.pk, actor="test")
     await until(lambda: db_call(Run.objects.exclude(finished_at=None).filter(pk=run.pk).exists))
     call = await db_call(ToolCall.objects.get, run=run)

@@ -12,11 +12,11 @@ import pytest
 from django.db.models import F, Sum
 from django.utils import timezone
 
-from mcpregistry.domain.budgets import Unit, of_dollars
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.budgets import Unit, convert_dollars
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Budget, BudgetReservation, Invocation
 from mcpregistry.services.budgets import spending
-from mcpregistry.services.budgets.books import save_budget, standings
+from mcpregistry.services.budgets.books import load_standings, save_budget
 from mcpregistry.services.servers.connections import forget_stale
 from subagents.domain.lifecycle import CallState, Exit, RunState
 from subagents.models import ExpertVersion, LanguageModel, Run, ToolCall
@@ -144,13 +144,17 @@ def _budgets_agree() -> None:
     """Each turn and call is in the books once, whoever died in it: what they say is what the
     records of runs and calls say."""
     spending.settle_due()
-    books = {row.unit: standings([row])[row.pk].book for row in Budget.objects.all()}
+    books = {row.unit: load_standings([row])[row.pk].book for row in Budget.objects.all()}
     ran = Run.objects.aggregate(
         cost=Sum("cost"), tokens=Sum(F("input_tokens") + F("output_tokens"))
     )
-    sent = Invocation.objects.exclude(dispatched_at=None).exclude(state=State.NOT_SENT).count()
+    sent = (
+        Invocation.objects.exclude(dispatched_at=None)
+        .exclude(state=InvocationState.NOT_SENT)
+        .count()
+    )
     spent = {unit: book.spent for unit, book in books.items()}
-    assert spent == {"money": of_dollars(ran["cost"]), "tokens": ran["tokens"], "calls": sent}
+    assert spent == {"money": convert_dollars(ran["cost"]), "tokens": ran["tokens"], "calls": sent}
     held = {*BudgetReservation.objects.values_list("reference", flat=True)}
     assert not Invocation.objects.filter(pk__in=held).exists(), (
         "what is held is for calls that were never begun"

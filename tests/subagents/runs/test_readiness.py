@@ -15,10 +15,10 @@ from mcpregistry.models import Configuration, Credential, Invocation, Server, To
 from mcpregistry.services.access.credentials import save_credential
 from mcpregistry.services.definitions import observe
 from mcpregistry.services.servers import lifecycle
-from subagents.domain.chains import longest_through
+from subagents.domain.expert_chains import longest_through
 from subagents.domain.lifecycle import RunState
 from subagents.models import Attempt, ExpertTool, LanguageModel, Provider, Run
-from subagents.runs.targets import target_for
+from subagents.runs.targets import build_target
 from subagents.services import experts, providers
 from tests.subagents.kit import Bench, calls, confirmed
 
@@ -160,10 +160,10 @@ def test_a_key_may_be_a_reference_and_sees_only_what_the_operator_lists(
     with pytest.raises(
         SlipsnisseError, match='"scripts" refers to a value that does not exist'
     ) as refusal:
-        target_for(model.pk, temperature=0, at_most=5)
+        build_target(model.pk, temperature=0, at_most=5)
     assert SECRET not in str(refusal.value)
     with override_settings(PASS_ENV=["MODEL_KEY"]):
-        target = target_for(model.pk, temperature=0, at_most=5)
+        target = build_target(model.pk, temperature=0, at_most=5)
     assert (target.key, target.headers) == (SECRET, {"X-Team": "Bearer blue"})
     provider.refresh_from_db()
     assert provider.key == "${MODEL_KEY}"

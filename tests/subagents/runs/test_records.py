@@ -14,7 +14,7 @@ from mcpregistry.db import db_call
 from subagents.leased.leases import Lease, LostLease
 from subagents.models import Run
 from subagents.runs import lease, records
-from subagents.services.accounting import entries
+from subagents.services.accounting import list_entries
 from tests.subagents.kit import Bench, calls
 
 
@@ -81,7 +81,7 @@ async def test_what_a_run_has_used_stands_in_its_accounting(bench: Bench, worker
     # before there is a worker, which hears of changes a moment later
     begun = await db_call(prepare)
     run = await (await worker()).drive(begun)
-    first, tool, second = await db_call(lambda: list(entries(run)))
+    first, tool, second = await db_call(lambda: list(list_entries(run)))
     counted = (
         "type",
         "status",

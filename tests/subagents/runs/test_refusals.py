@@ -13,7 +13,7 @@ from django.db import connection, connections
 
 from mcpregistry.db import db_call
 from subagents.domain.lifecycle import Exit, RunState
-from subagents.leased import patience
+from subagents.leased import database_retry
 from tests.fault.database import alone
 from tests.fault.refusals import POSTGRES, SQLITE, as_plain_role
 from tests.subagents.kit import Bench
@@ -59,13 +59,13 @@ async def test_a_run_goes_on_after_its_database_refused(
     bench: Bench, worker: Any, role: None, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = list[BaseException]()
-    real = patience.is_passing
+    real = database_retry.is_passing
 
     def judged(error: BaseException) -> bool:
         tried.append(error)
         return real(error)
 
-    monkeypatch.setattr(patience, "is_passing", judged)
+    monkeypatch.setattr(database_retry, "is_passing", judged)
     run = await db_call(slow_run, bench)
     here = await worker()
     driving = asyncio.ensure_future(here.drive(run))

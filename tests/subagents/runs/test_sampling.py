@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.calls.call import Host
+from mcpregistry.calls.call import CallHost
 from mcpregistry.calls.sampling import MOST, Sampling
 from mcpregistry.db import db_call
-from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding, Unanswered
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding, HostUnansweredError
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Agent, Invocation, Server
 from mcpregistry.services.access import grants
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.servers import lifecycle
 from subagents.models import Run
-from subagents.runs.sampling import asked
+from subagents.runs.sampling import build_question
 from tests.calls.conftest import ACTOR
 from tests.fakes import sdk
 from tests.fakes.servers import conformance_server
@@ -50,7 +50,7 @@ def asking(bench: Bench, address: str, mode: str, **fields: Any) -> Server:
     server = lifecycle.confirm_launch(server=server, actor=ACTOR, launch_hash=server.launch_hash())
     observe.observe(server=server, listed=conformance_server.TOOLS)
     decisions.approve_waiting(server=server, actor=ACTOR)
-    grants.grant(agent=Agent.objects.get(slug="ann"), server=server, actor=ACTOR)
+    grants.grant_access(agent=Agent.objects.get(slug="ann"), server=server, actor=ACTOR)
     return server
 
 
@@ -65,7 +65,7 @@ async def test_an_expert_tools_model_answers_in_the_hosts_place(bench, working, 
     await db_call(lambda: (asking(bench, address, mode), bench.expert(bench.model("m", PARIS))))
     here = await working()
     outcome = await call(here, TOOL[mode], arguments={})
-    assert outcome.state is State.SUCCEEDED, outcome.message
+    assert outcome.state is InvocationState.SUCCEEDED, outcome.message
     assert "Paris." in json.dumps(outcome.result)
     assert '"m"' in json.dumps(outcome.result).replace("\\", "") or "scripts/m" in json.dumps(
         outcome.result
@@ -115,7 +115,7 @@ async def test_a_call_that_is_given_up_cancels_the_run_and_the_hosts_other_answe
         asked.append(method)
         return {"action": "decline"}
 
-    able = Host(forwarding=Forwarding({"elicitation": {"form": {}}, "sampling": {}}, ask=host))
+    able = CallHost(forwarding=Forwarding({"elicitation": {"form": {}}, "sampling": {}}, ask=host))
     declined = await call(here, "asks__test_elicitation", arguments={}, host=able)
     assert "decline" in json.dumps(declined.result)
     assert asked == ["elicitation/create"]
@@ -136,7 +136,9 @@ async def test_a_question_to_a_model_beside_others_does_not_go_to_the_host(bench
             bench.expert(bench.model("m", PARIS)),
         )
     )
-    able = Host(forwarding=Forwarding({"elicitation": {"form": {}}, "sampling": {}, "roots": {}}))
+    able = CallHost(
+        forwarding=Forwarding({"elicitation": {"form": {}}, "sampling": {}, "roots": {}})
+    )
     outcome = await call(
         await working(), "asks__test_input_required_result_multiple_inputs", arguments={}, host=able
     )
@@ -162,9 +164,9 @@ async def test_a_call_that_asks_too_often_is_told_so_before_the_first_question_t
     }
     result = {"resultType": "input_required", "inputRequests": requests}
     if not once:
-        await asking.answered(result)
-    with pytest.raises(Unanswered, match="at most 10"):
-        await asking.answered(result)
+        await asking.answer_requests(result)
+    with pytest.raises(HostUnansweredError, match="at most 10"):
+        await asking.answer_requests(result)
     assert len(paid) == (0 if once else MOST)
 
 
@@ -172,12 +174,12 @@ TEXT = {"role": "user", "content": {"type": "text", "text": "Hello"}}
 
 
 def test_messages_become_one_text():
-    assert asked({"messages": [TEXT]}) == "Hello"
+    assert build_question({"messages": [TEXT]}) == "Hello"
     answer = {
         "role": "assistant",
         "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "there"}],
     }
-    assert asked({"systemPrompt": "Be brief.", "messages": [TEXT, answer]}) == (
+    assert build_question({"systemPrompt": "Be brief.", "messages": [TEXT, answer]}) == (
         "Instructions:\nBe brief.\n\nUser:\nHello\n\nAssistant:\nHi\nthere"
     )
 
@@ -197,5 +199,5 @@ def test_messages_become_one_text():
     ],
 )
 def test_what_a_text_cannot_say_is_declined(params):
-    with pytest.raises(Unanswered):
-        asked(params)
+    with pytest.raises(HostUnansweredError):
+        build_question(params)

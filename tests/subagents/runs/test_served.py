@@ -15,7 +15,7 @@ from subagents.domain.lifecycle import RunState
 from subagents.leased import driver
 from subagents.llm.client import complete
 from subagents.models import Provider, Run, ToolCall
-from subagents.queries import timeline
+from subagents.queries import list_timeline
 from subagents.runs import lease
 from tests.calls.conftest import add_server, tool
 from tests.logs import logged
@@ -79,7 +79,9 @@ async def test_the_links_of_a_result_are_kept_for_the_page_of_the_run(
     assert "[resource_link: file:///b]" in outcome.result["content"][0]["text"]
     made = await db_call(ToolCall.objects.get)
     assert made.details == {"links": [{"uri": "file:///b", "name": "b", "mimeType": ""}]}
-    (shown,) = [link for line in await db_call(lambda: timeline(made.run)) for link in line.links]
+    (shown,) = [
+        link for line in await db_call(lambda: list_timeline(made.run)) for link in line.links
+    ]
     assert (shown.uri, shown.name, shown.address) == ("file:///b", "b", "")
 
 
@@ -87,14 +89,14 @@ async def test_it_is_listed_for_whom_it_is_meant(bench: Bench, working: Any) -> 
     def prepare() -> None:
         offered(bench)
         bob = agents.save_agent(agent=Agent(slug="bob"), actor="test")
-        grants.grant(agent=bob, tool=Tool.objects.get(name="pid"), actor="test")
+        grants.grant_access(agent=bob, tool=Tool.objects.get(name="pid"), actor="test")
         agents.save_endpoint(endpoint=Endpoint(slug="other"), actor="test")
 
     await db_call(prepare)
     here = await working()
-    assert "expert" in here.engine.catalogue("default", "ann").entries
-    assert "expert" not in here.engine.catalogue("other", "ann").entries
-    assert "expert" not in here.engine.catalogue("default", "bob").entries
+    assert "expert" in here.engine.get_catalogue("default", "ann").entries
+    assert "expert" not in here.engine.get_catalogue("other", "ann").entries
+    assert "expert" not in here.engine.get_catalogue("default", "bob").entries
     outcome = await call(here, agent="bob")
     assert outcome.error_code == "NOT_FOUND"
 
@@ -121,7 +123,7 @@ async def test_its_annotations_follow_from_what_it_may_use(
         Tool.objects.update(**confirmed)
 
     await db_call(prepare)
-    listing = (await working()).engine.catalogue("default", "ann").entries["expert"].listing
+    listing = (await working()).engine.get_catalogue("default", "ann").entries["expert"].listing
     hints = listing["annotations"]
     assert (hints["readOnlyHint"], hints["destructiveHint"], hints["openWorldHint"]) == (
         read_only,
@@ -224,7 +226,7 @@ async def test_a_servers_tool_an_expert_tool_and_our_own_are_listed_and_called_a
 
     await db_call(prepare)
     here = await working()
-    entries = here.engine.catalogue("default", "ann").entries
+    entries = here.engine.get_catalogue("default", "ann").entries
     asked = {
         "echo__echo": {"text": "x"},
         "expert": {"text": "hello"},

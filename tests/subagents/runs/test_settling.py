@@ -12,7 +12,7 @@ from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Conflict
 from subagents.domain.lifecycle import CallState, RunState
 from subagents.domain.transcript import UNKNOWN_OUTCOME
-from subagents.llm.values import Reply, Target, ToolUse, Usage
+from subagents.llm.model_values import ModelReply, ModelTarget, TokenUsage, ToolUse
 from subagents.models import Run, ToolCall
 from subagents.services import runs
 from tests.subagents.kit import Bench
@@ -30,14 +30,14 @@ class Slow:
         self.seen: list[list[dict[str, Any]]] = []
 
     async def __call__(
-        self, target: Target, messages: list[dict[str, Any]], tools: list[Any], **_: Any
-    ) -> Reply:
+        self, target: ModelTarget, messages: list[dict[str, Any]], tools: list[Any], **_: Any
+    ) -> ModelReply:
         self.seen.append(messages)
         if len(messages) == 2:
-            return Reply("", (WRITE,), Usage(10, 5), "calls", "m", None)
+            return ModelReply("", (WRITE,), TokenUsage(10, 5), "calls", "m", None)
         self.asked.set()
         await self.go.wait()
-        return Reply(messages[-1]["content"], (), Usage(10, 5), "stop", "m", None)
+        return ModelReply(messages[-1]["content"], (), TokenUsage(10, 5), "stop", "m", None)
 
 
 def unknown(bench: Bench) -> ToolCall:

@@ -20,20 +20,20 @@ from django.db import InterfaceError, InternalError, OperationalError, Programmi
 from django.utils import timezone
 from pytest_django import Settings
 
-from mcpregistry.db import database_now, db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.db import db_call, read_database_now
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Invocation
 from mcpregistry.services.records import audit
-from mcpregistry.services.servers.connections import process_name
+from mcpregistry.services.servers.connections import make_process_name
 from mcpregistry.services.tasks import long_calls
 from mcpregistry.services.upkeep import reaping
 from subagents import tasks
 from subagents.domain.lifecycle import Exit, RunState
-from subagents.leased import driver, leases, patience
+from subagents.leased import database_retry, driver, leases
 from subagents.llm import client
 from subagents.models import Run, ToolCall, Turn
-from subagents.runs import answers, engine, lease, records, tool_calls
-from subagents.runs.views import view
+from subagents.runs import engine, lease, records, run_answers, tool_calls
+from subagents.runs.run_views import view
 from subagents.services import runs
 from tests.subagents.kit import ANSWER, LOOK, Bench, calls
 from tests.waiting import HANG_LIMIT, eventually, until
@@ -163,7 +163,7 @@ async def test_a_lease_is_kept_and_servers_start_while_litellm_is_loaded(
     """It takes seconds, once per worker: on the event loop nothing would be kept meanwhile."""
     loading = threading.Event()
     go_on = threading.Event()
-    real = client.loaded
+    real = client.load_litellm
 
     @lru_cache(maxsize=1)
     def slow() -> ModuleType:
@@ -174,7 +174,7 @@ async def test_a_lease_is_kept_and_servers_start_while_litellm_is_loaded(
     # first: a worker that has not heard of its agent connects nothing ahead
     run = await db_call(slow_run, bench)
     here = await worker()  # loads it for real
-    monkeypatch.setattr(client, "loaded", slow)
+    monkeypatch.setattr(client, "load_litellm", slow)
     monkeypatch.setattr(leases, "RENEW_EVERY", 0.05)
     here.runs.wake(run.pk)
     try:
@@ -182,7 +182,9 @@ async def test_a_lease_is_kept_and_servers_start_while_litellm_is_loaded(
         held_until = (await db_call(Run.objects.get)).lease_until
         await until(lambda: db_call(Run.objects.exclude(lease_until=held_until).exists))
         await until(
-            lambda: [state.state for state in here.engine.pool.states().values()] == ["connected"]
+            lambda: (
+                [state.state for state in here.engine.pool.list_states().values()] == ["connected"]
+            )
         )
     finally:
         go_on.set()
@@ -255,7 +257,7 @@ async def test_a_database_that_is_read_only_for_a_moment_is_asked_again() -> Non
             raise InternalError(str(error)) from error
         return "done"
 
-    assert await patience.patiently(work) == "done"
+    assert await database_retry.retry_while_unavailable(work) == "done"
 
 
 async def test_an_error_of_ours_is_not_tried_again() -> None:
@@ -266,7 +268,7 @@ async def test_an_error_of_ours_is_not_tried_again() -> None:
         raise ProgrammingError("no such column")
 
     with pytest.raises(ProgrammingError):
-        await patience.patiently(work)
+        await database_retry.retry_while_unavailable(work)
     assert len(asked) == 1
 
 
@@ -278,11 +280,11 @@ async def test_a_database_that_stays_away_is_not_asked_for_ever(
     async def away() -> None:
         asked.append(None)
         if len(asked) == 3:
-            monkeypatch.setattr(patience, "_LONGEST", 0.0)  # it has lasted too long by now
+            monkeypatch.setattr(database_retry, "_LONGEST", 0.0)  # it has lasted too long by now
         raise OperationalError("no such column")
 
     with pytest.raises(OperationalError):
-        await patience.patiently(away)
+        await database_retry.retry_while_unavailable(away)
     assert len(asked) == 3
 
 
@@ -350,11 +352,11 @@ def test_runs_of_a_worker_that_is_dead_are_anybodys_at_once(bench: Bench) -> Non
 @pytest.mark.both_databases
 def test_a_worker_that_is_silent_for_ten_seconds_has_lost_its_runs(bench: Bench) -> None:
     """Whether anybody has seen its death or not; a living one is heard three times in that time."""
-    before = database_now()
+    before = read_database_now()
     run = held_by(bench, "silent")
     until = Run.objects.get(pk=run.pk).lease_until
     assert until is not None
-    assert before + leases.LEASE <= until <= database_now() + leases.LEASE
+    assert before + leases.LEASE <= until <= read_database_now() + leases.LEASE
     assert 3 * leases.RENEW_EVERY < leases.LEASE.total_seconds() <= 10
 
 
@@ -364,9 +366,9 @@ def test_a_worker_frees_the_runs_of_the_one_that_it_replaces(
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "box")
     settings.PREDECESSOR = 47
-    run = held_by(bench, process_name("worker", 47))
+    run = held_by(bench, make_process_name("worker", 47))
     tasks._free_predecessors()
-    assert lease.take(run.pk, worker=process_name("worker", 48)) is not None
+    assert lease.take(run.pk, worker=make_process_name("worker", 48)) is not None
     tasks._free_predecessors()
     assert lease.take(run.pk, worker="third") is None, "the successor's stays"
 
@@ -385,7 +387,7 @@ def out_at(writer: str, call: str, **fields: Any) -> None:
         "lease_until": now + timedelta(seconds=90),
     }
     Invocation.objects.create(id=call, state="dispatched", writer=writer, **facts | fields)
-    audit.record(kind="call.dispatched", actor="test", subject=f"call:{call}")
+    audit.record_entry(kind="call.dispatched", actor="test", subject=f"call:{call}")
 
 
 @pytest.mark.both_databases
@@ -397,7 +399,7 @@ def test_calls_of_a_process_that_is_dead_end_at_once(
     out_at("worker:box:471:bbbb", "2" * 32)
     out_at("worker:elsewhere:47:cccc", "3" * 32)
     out_at("web:box:47:dddd", "4" * 32)
-    assert reaping.bury("worker", 47, timezone.now()) == 1
+    assert reaping.end_calls_of_dead_process("worker", 47, timezone.now()) == 1
     assert list(Invocation.objects.exclude(state="dispatched").values_list("id", "state")) == [
         ("1" * 32, "unknown")
     ]
@@ -410,7 +412,7 @@ def test_a_call_that_ends_with_its_run_outlives_its_process(
     monkeypatch.setattr("socket.gethostname", lambda: "box")
     call = "5" * 32
     out_at("web:box:47:eeee", call)
-    task = long_calls.hand_over(
+    task = long_calls.hand_over_call(
         call_id=call, fence=0, agent="a", endpoint="e", ttl_ms=60_000, poll_ms=1_000
     )
     assert task is not None
@@ -422,10 +424,10 @@ def test_a_call_that_ends_with_its_run_outlives_its_process(
         exit=Exit.ANSWER,
         answer="It is so.",
     )
-    assert reaping.bury("web", 47, timezone.now()) == 0
-    assert Invocation.objects.get().state == State.DISPATCHED
-    answers.tell_caller(run)
-    assert Invocation.objects.get().state == State.SUCCEEDED
+    assert reaping.end_calls_of_dead_process("web", 47, timezone.now()) == 0
+    assert Invocation.objects.get().state == InvocationState.DISPATCHED
+    run_answers.tell_caller(run)
+    assert Invocation.objects.get().state == InvocationState.SUCCEEDED
 
 
 async def test_a_run_given_to_nobody_in_the_middle_is_taken_again_by_itself(

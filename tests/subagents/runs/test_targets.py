@@ -8,9 +8,9 @@ import pytest
 
 from mcpregistry.db import db_call
 from subagents.llm.client import complete
-from subagents.llm.values import Reply
+from subagents.llm.model_values import ModelReply
 from subagents.models import LanguageModel, Run
-from subagents.runs.targets import target_for
+from subagents.runs.targets import build_target
 from tests.subagents.kit import WORDS, Bench, Heard, confirmed, overhear, ready_provider
 
 QUESTION = [{"role": "user", "content": "why?"}]
@@ -32,7 +32,7 @@ async def asked(
     model: dict[str, Any] | None = None,
     of_run: dict[str, Any] | None = None,
     **fields: Any,
-) -> Reply:
+) -> ModelReply:
     """An answer of a model of such a provider, at the scripted server unless told another
     address."""
 
@@ -47,7 +47,7 @@ async def asked(
         return row.pk
 
     pk = await db_call(prepare)
-    target = await db_call(target_for, pk, temperature=0.7, at_most=20, options=of_run or {})
+    target = await db_call(build_target, pk, temperature=0.7, at_most=20, options=of_run or {})
     return await complete(target, QUESTION, [TOOL])
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from django.utils import timezone
 
-from mcpregistry.calls.call import CallOutcome, Host
+from mcpregistry.calls.call import CallHost, CallOutcome
 from mcpregistry.db import db_call
-from mcpregistry.domain.lifecycle import State
+from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.models import Agent, Endpoint, Invocation
 from mcpregistry.services.tasks import host_tasks
 from mcpregistry.services.upkeep import reaping
@@ -22,13 +22,13 @@ from tests.calls.conftest import broken
 from tests.subagents.kit import Bench, call, calls, offered, states
 from tests.waiting import until
 
-TAKES_TASKS = Host(name="host", tasks=True)
+TAKES_TASKS = CallHost(name="host", tasks=True)
 LATER = timedelta(minutes=5)  # longer than any process keeps a call without a sign
 
 
 async def begun(here: Any, **facts: Any) -> CallOutcome:
     outcome = await call(here, host=TAKES_TASKS, **facts)
-    assert outcome.state is State.DISPATCHED
+    assert outcome.state is InvocationState.DISPATCHED
     return outcome
 
 
@@ -36,9 +36,9 @@ async def shown(outcome: CallOutcome) -> dict[str, Any]:
     """The task as its host sees it."""
 
     def look() -> dict[str, Any]:
-        task = host_tasks.find(outcome.task_id, agent="ann", endpoint="default")
+        task = host_tasks.find_task(outcome.task_id, agent="ann", endpoint="default")
         assert task is not None
-        return host_tasks.view(task)
+        return host_tasks.build_task_view(task)
 
     return await db_call(look)
 
@@ -62,7 +62,7 @@ async def test_the_host_gets_a_handle_and_the_runs_end_is_its_answer(
     view = await shown(outcome)
     assert (view["status"], view["result"]["content"][0]["text"]) == ("completed", "It said hello.")
     record = await db_call(Invocation.objects.get, pk=outcome.invocation_id)
-    assert (record.state, record.lease_until) == (State.SUCCEEDED, None)
+    assert (record.state, record.lease_until) == (InvocationState.SUCCEEDED, None)
 
 
 async def test_a_run_that_answers_a_question_of_the_calls_server_does_not_end_the_call(
@@ -86,7 +86,7 @@ async def test_the_process_that_took_the_call_may_die_and_a_clock_may_pass(
     await db_call(offered, bench)
     outcome = await begun(await worker())
     assert await db_call(reaping.reap_calls, timezone.now() + LATER) == 0
-    assert await db_call(runs.left_alone) == []
+    assert await db_call(runs.find_abandoned_runs) == []
     another = await worker()
     await another.drive(await db_call(Run.objects.get))
     assert (await shown(outcome))["status"] == "completed"
@@ -119,8 +119,8 @@ async def test_cancelling_the_task_cancels_the_run_down_to_the_server(
     outcome = await begun(await working())
     await until(bench.sent)
     assert (await shown(outcome))["statusMessage"] == "Calling slow__count."
-    assert await db_call(host_tasks.withdraw, task_id=outcome.task_id)
-    assert not await db_call(host_tasks.withdraw, task_id=outcome.task_id)
+    assert await db_call(host_tasks.withdraw_task, task_id=outcome.task_id)
+    assert not await db_call(host_tasks.withdraw_task, task_id=outcome.task_id)
     await until(lambda: has_status(outcome, "cancelled"))
     run = await db_call(Run.objects.get)
     assert run.state == RunState.CANCELLED
@@ -195,11 +195,11 @@ async def test_a_run_whose_waiting_caller_died_is_cancelled(bench: Bench, worker
     here = await worker()
     calling = asyncio.ensure_future(call(here))
     await until(lambda: db_call(Run.objects.exists))
-    assert await db_call(runs.left_alone) == []
+    assert await db_call(runs.find_abandoned_runs) == []
     # As when the process that waits is killed: its lease runs out, and the reaper ends the call.
     assert await db_call(reaping.reap_calls, timezone.now() + LATER) == 1
     run = await db_call(Run.objects.get)
-    assert await db_call(runs.left_alone) == [run.pk]
+    assert await db_call(runs.find_abandoned_runs) == [run.pk]
     calling.cancel()
     await asyncio.gather(calling, return_exceptions=True)
     await until(lambda: db_call(Run.objects.filter(cancel_requested=True).exists))

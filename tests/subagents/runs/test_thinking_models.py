@@ -13,7 +13,7 @@ from mcpregistry.db import db_call
 from mcpregistry.models import Invocation
 from subagents.api.schemas import run_detail
 from subagents.models import LanguageModel, Provider, Run, ToolCall, Turn
-from subagents.services.accounting import entries
+from subagents.services.accounting import list_entries
 from tests.calls.conftest import add_server, tool
 from tests.subagents.admin.test_pages import client_as
 from tests.subagents.kit import ANSWER, LOOK, Bench, Heard, calls, overhear, ready_provider
@@ -74,7 +74,7 @@ async def test_a_run_of_a_thinking_claude_sends_its_thoughts_back_and_counts_the
     def shown() -> tuple[Any, str, list[dict[str, Any]]]:
         page = client_as("viewer").get(f"/admin/subagents/run/{run.pk}/change/").content.decode()
         found = Run.objects.with_open_calls().select_related("version").get(pk=run.pk)
-        return run_detail(found), page, [e for e in entries(run) if e["type"] == "llm"]
+        return run_detail(found), page, [e for e in list_entries(run) if e["type"] == "llm"]
 
     rest, page, lines = await db_call(shown)
     assert (rest.reasoning_tokens, rest.cache_write_tokens, rest.cache_saved) == (
@@ -142,7 +142,7 @@ async def test_arguments_in_another_type_are_read_decided_on_and_recorded_in_the
         return (
             call,
             Invocation.objects.get(pk=call.invocation),
-            [e for e in entries(run) if e["type"] == "tool"],
+            [e for e in list_entries(run) if e["type"] == "tool"],
         )
 
     call, record, (line,) = await db_call(recorded)

@@ -17,10 +17,10 @@ from mcpregistry.downstream.http_client.httpx_transport import ObservedRequest
 from mcpregistry.models import Configuration
 from subagents.domain.model_errors import ModelError
 from subagents.llm.client import complete
+from subagents.llm.model_values import ModelTarget
 from subagents.llm.scripted.app import ScriptedModels
-from subagents.llm.scripted.running import running
+from subagents.llm.scripted.local_server import run_server
 from subagents.llm.scripted.script import load
-from subagents.llm.values import Target
 from subagents.models import Provider, Run, TracedRequest
 from subagents.runs.tracing import LONGEST_BODY, describe
 from subagents.services import retention, runs
@@ -67,9 +67,9 @@ def leak() -> ObservedRequest:
     )
 
 
-def leaking_target(key: str = KEY) -> Target:
+def leaking_target(key: str = KEY) -> ModelTarget:
     url = f"https://me:{quote(PASSWORD, safe='')}@api.example/v1"
-    return Target(
+    return ModelTarget(
         "compatible", "m", url, key, {"X-Gateway": HEADER, "Authorization": f"Bearer {key}"}
     )
 
@@ -126,10 +126,10 @@ SCRIPT = {
 async def test_the_requests_of_every_kind_of_provider_are_observed(kind: str, model: str) -> None:
     traced: list[dict[str, Any]] = []
 
-    async def trace(target: Target, observed: Any) -> None:
+    async def trace(target: ModelTarget, observed: Any) -> None:
         traced.extend(describe(target, each) for each in observed)
 
-    with running(ScriptedModels(load(SCRIPT))) as base:
+    with run_server(ScriptedModels(load(SCRIPT))) as base:
         asked = complete(
             target(kind, base, model), [{"role": "user", "content": f"mine is {KEY}"}], trace=trace
         )

@@ -11,7 +11,7 @@ from django.utils import timezone
 from subagents.domain.lifecycle import CallState
 from subagents.models import Attempt, ExpertTool, LanguageModel, Run, ToolCall, Turn
 from subagents.services import experts, runs
-from subagents.services.accounting import entries
+from subagents.services.accounting import list_entries
 from tests.services.rows import ended
 from tests.subagents.kit import ready_provider
 
@@ -81,7 +81,7 @@ def test_entries_stand_in_the_order_in_which_things_ended(
         started_at=timezone.now(),
     )
     with django_assert_num_queries(4):
-        found = list(entries(run))
+        found = list(list_entries(run))
     assert [entry["at"] for entry in found] == [at(seconds).isoformat() for seconds in (2, 5, 6, 9)]
     assert [(entry["type"], entry["status"], entry["latency"]) for entry in found] == [
         ("llm", "failed", 2_000),

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mcpregistry.domain.definitions.orders.rules import NEAR, RULES, Rule
+from mcpregistry.domain.definitions.orders.rules import NEAR, RULES, OrderRule
 from mcpregistry.domain.definitions.orders.words import ANY, LANGUAGES
 from mcpregistry.domain.definitions.spelling import fold
 
@@ -35,7 +35,7 @@ _MANY = 50  # calls that nobody asked for
 class Order:
     """What a rule found: where in the text, and in which language."""
 
-    rule: Rule
+    rule: OrderRule
     language: str
     start: int
     end: int
@@ -62,16 +62,16 @@ def read(text: str) -> Iterator[Order]:
     NFKC-normalised."""
     seen = set()
     before: dict[str, set[str]] = {}
-    for words in _sentences(text):
-        ideas = _ideas(words)
-        for order in _orders(words, ideas, before):
+    for words in _split_sentences(text):
+        ideas = _find_ideas(words)
+        for order in _find_orders(words, ideas, before):
             if (key := (order.rule.kind, order.language)) not in seen:
                 seen.add(key)
                 yield order
         before = {language: {idea.name for idea in said} for language, said in ideas.items()}
 
 
-def _sentences(text: str) -> Iterator[list[_Word]]:
+def _split_sentences(text: str) -> Iterator[list[_Word]]:
     words: list[_Word] = []
     for match in _PIECE.finditer(text):
         if match.lastgroup == "end":
@@ -88,7 +88,7 @@ def _sentences(text: str) -> Iterator[list[_Word]]:
         yield words
 
 
-def _orders(
+def _find_orders(
     words: list[_Word], said: dict[str, list[_Idea]], before: dict[str, set[str]]
 ) -> Iterator[Order]:
     """``before``: the ideas of the sentence that came before."""
@@ -97,19 +97,19 @@ def _orders(
         wider = there | before.get(language, set())
         for rule in RULES:
             about = [idea for idea in ideas if idea.name in rule.names]
-            if about and rule.holds(wider if rule.across else there):
+            if about and rule.is_order(wider if rule.across else there):
                 first = min(idea.first for idea in about)
                 last = max(idea.after for idea in about)
                 yield Order(rule, language, words[first].start, words[last - 1].end)
 
 
-def _ideas(words: list[_Word]) -> dict[str, list[_Idea]]:
+def _find_ideas(words: list[_Word]) -> dict[str, list[_Idea]]:
     """What the words say, in each language that knows any of them; the longest phrase at a place
     counts."""
     found: dict[str, list[_Idea]] = defaultdict(list)
     busy: dict[str, int] = {}
     for place in range(len(words)):
-        for phrase in _longest(words, place):
+        for phrase in _find_longest_phrases(words, place):
             if busy.get(phrase.language, 0) <= place:
                 after = place + len(phrase.words)
                 if phrase.names == ("-",):
@@ -117,11 +117,12 @@ def _ideas(words: list[_Word]) -> dict[str, list[_Idea]]:
                 found[phrase.language].extend(_Idea(name, place, after) for name in phrase.names)
     common = found.pop(ANY, [])
     return {
-        language: [*ideas, *common, *_pairs([*ideas, *common])] for language, ideas in found.items()
+        language: [*ideas, *common, *_combine_ideas([*ideas, *common])]
+        for language, ideas in found.items()
     }
 
 
-def _pairs(ideas: list[_Idea]) -> Iterator[_Idea]:
+def _combine_ideas(ideas: list[_Idea]) -> Iterator[_Idea]:
     """Ideas that two others make where the second follows soon after the first."""
     for name, (first, second, within) in NEAR.items():
         ends = [(idea.after, idea.first) for idea in ideas if idea.name == first]
@@ -150,16 +151,16 @@ class _Phrase:
         )
 
 
-def _longest(words: list[_Word], place: int) -> Iterable[_Phrase]:
+def _find_longest_phrases(words: list[_Word], place: int) -> Iterable[_Phrase]:
     best: dict[str, _Phrase] = {}
-    for phrase in _beginning(words[place].text):
+    for phrase in _find_phrases_by_word(words[place].text):
         if phrase.language not in best and phrase.fits(words, place):
             best[phrase.language] = phrase
     return best.values()
 
 
 @lru_cache(maxsize=8192)
-def _beginning(word: str) -> tuple[_Phrase, ...]:
+def _find_phrases_by_word(word: str) -> tuple[_Phrase, ...]:
     """All phrases whose first word this can be, longest first, whole words before stems."""
     forms = {word, bare} if (bare := _ARABIC.sub("", word)) != word else {word}
     found = [phrase for form in forms for phrase in _WHOLE.get(form, ())]
@@ -170,7 +171,7 @@ def _beginning(word: str) -> tuple[_Phrase, ...]:
     return tuple(sorted(found, key=lambda phrase: (-len(phrase.words), -len(phrase.words[0]))))
 
 
-def _split(entry: str) -> tuple[str, ...]:
+def _split_word(entry: str) -> tuple[str, ...]:
     words = (
         match
         for match in re.finditer(rf"://|[{_SINGLE}]|(?:(?![{_SINGLE}])[\w{_MARKS}])+\*?|\*", entry)
@@ -180,12 +181,12 @@ def _split(entry: str) -> tuple[str, ...]:
     )
 
 
-def _vocabulary() -> tuple[dict[str, list[_Phrase]], dict[str, list[_Phrase]]]:
+def _build_vocabulary() -> tuple[dict[str, list[_Phrase]], dict[str, list[_Phrase]]]:
     names: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
     for language, table in LANGUAGES.items():
         for name, entries in table.items():
             for entry in entries.split(","):
-                names[language, _split(entry)].append(name)
+                names[language, _split_word(entry)].append(name)
     whole: dict[str, list[_Phrase]] = defaultdict(list)
     stems: dict[str, list[_Phrase]] = defaultdict(list)
     for (language, words), said in names.items():
@@ -196,4 +197,4 @@ def _vocabulary() -> tuple[dict[str, list[_Phrase]], dict[str, list[_Phrase]]]:
     return whole, stems
 
 
-_WHOLE, _STEMS = _vocabulary()
+_WHOLE, _STEMS = _build_vocabulary()

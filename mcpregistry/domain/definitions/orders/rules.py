@@ -8,7 +8,7 @@ from functools import cached_property
 
 
 @dataclass(frozen=True)
-class Rule:
+class OrderRule:
     """``ideas`` must all be said (``a|b``: one of them), none of ``unless``. ``across``: two
     sentences in a row may say it together. ``why`` is the sentence for the reviewer.
     """
@@ -27,7 +27,7 @@ class Rule:
     def names(self) -> frozenset[str]:
         return frozenset().union(*self.needs)
 
-    def holds(self, said: set[str]) -> bool:
+    def is_order(self, said: set[str]) -> bool:
         """Whether a sentence that says these ideas gives the order."""
         return said.isdisjoint(self.unless) and not any(
             said.isdisjoint(need) for need in self.needs
@@ -59,56 +59,63 @@ _YES = "It tries to bypass the user's approval."
 _COST = "It asks for very many or endless calls, which cost time and money."
 
 
-def _unless(names: str) -> frozenset[str]:
+def _split_names(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
 RULES = (
-    Rule("secrecy", ("hush|barred|conceal|kept", "user"), _HIDE, _unless("secret")),
-    Rule("secrecy", ("conceal|kept|trim", "answer"), _HIDE),
-    Rule("secrecy", ("conceal|kept", "aside|fee"), _HIDE),
-    Rule("secrecy", ("hush", "aside|fee"), _HIDE),
-    Rule("secrecy", ("covert",), _HIDE),
-    Rule("exfiltration", ("give", "secret", "whose|ours|also|://"), _OUT, _unless("calm guarded")),
-    Rule("conversation", ("give", "talk", "whose|whole|also|ours"), _SAID, _unless("calm")),
-    Rule("exfiltration", ("send", "also|each|files", "://"), _AWAY, _unless("calm")),
-    Rule("override", ("ignore", "rules", "prior|your|all|model"), _RULE),
-    Rule("override", ("ignore|void", "told"), _RULE),
-    Rule("override", ("freed|voided", "your|prior|model|here"), _RULE),
-    Rule("override", ("obey", "only", "here"), _RULE),
-    Rule("override", ("here", "outrank", "rules|told|user|your"), _RULE),
-    Rule("override", ("new role",), _RULE),
-    Rule(
+    OrderRule("secrecy", ("hush|barred|conceal|kept", "user"), _HIDE, _split_names("secret")),
+    OrderRule("secrecy", ("conceal|kept|trim", "answer"), _HIDE),
+    OrderRule("secrecy", ("conceal|kept", "aside|fee"), _HIDE),
+    OrderRule("secrecy", ("hush", "aside|fee"), _HIDE),
+    OrderRule("secrecy", ("covert",), _HIDE),
+    OrderRule(
+        "exfiltration",
+        ("give", "secret", "whose|ours|also|://"),
+        _OUT,
+        _split_names("calm guarded"),
+    ),
+    OrderRule(
+        "conversation", ("give", "talk", "whose|whole|also|ours"), _SAID, _split_names("calm")
+    ),
+    OrderRule("exfiltration", ("send", "also|each|files", "://"), _AWAY, _split_names("calm")),
+    OrderRule("override", ("ignore", "rules", "prior|your|all|model"), _RULE),
+    OrderRule("override", ("ignore|void", "told"), _RULE),
+    OrderRule("override", ("freed|voided", "your|prior|model|here"), _RULE),
+    OrderRule("override", ("obey", "only", "here"), _RULE),
+    OrderRule("override", ("here", "outrank", "rules|told|user|your"), _RULE),
+    OrderRule("override", ("new role",), _RULE),
+    OrderRule(
         "approval",
         ("unasked", "user|urge"),
         _YES,
-        _unless("secret careful") | {"careful too", "careful after"},
+        _split_names("secret careful") | {"careful too", "careful after"},
     ),
-    Rule("approval", ("self yes",), _YES),
-    Rule("loop", ("call", "often"), _COST, _unless("bounded")),
-    Rule("loop", ("call", "endless"), _COST, _unless("bounded")),
-    Rule("loop", ("endless", "commanded"), _COST),
-    Rule(
+    OrderRule("approval", ("self yes",), _YES),
+    OrderRule("loop", ("call", "often"), _COST, _split_names("bounded")),
+    OrderRule("loop", ("call", "endless"), _COST, _split_names("bounded")),
+    OrderRule("loop", ("endless", "commanded"), _COST),
+    OrderRule(
         "shadowing", ("other tool", "whenever", "duty|give|act"), "It gives rules for another tool."
     ),
-    Rule(
+    OrderRule(
         "shadowing",
         ("other tool", "discredit"),
         "It discredits other tools so that it is used instead.",
     ),
-    Rule(
+    OrderRule(
         "obedience",
         ("holds", "orders", "obey"),
         "It asks the model to obey what the tool returns.",
-        _unless("not"),
+        _split_names("not"),
         True,
     ),
-    Rule(
+    OrderRule(
         "persistence",
         ("remember", "later", "these|ours"),
         "It asks the model to change the behavior of later sessions.",
     ),
-    Rule(
+    OrderRule(
         "role",
         ("commanded", "leave|obey|ignore"),
         "It gives the model a duty that goes beyond the tool.",

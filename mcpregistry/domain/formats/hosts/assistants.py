@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from mcpregistry.domain.formats.document import Document, JsonObject
 from mcpregistry.domain.formats.hosts.draft import (
     DOLLAR,
-    Draft,
-    Place,
-    host,
-    in_map,
-    keys_of,
-    not_servers,
+    EntryDraft,
+    EntryPlace,
+    define_host_format,
+    find_map_entries,
+    list_usual_keys,
+    note_other_settings,
     read_places,
 )
-from mcpregistry.domain.formats.hosts.shapes import at, entries_of
-from mcpregistry.domain.formats.notes import pointer
+from mcpregistry.domain.formats.hosts.shapes import find_value, list_entry_objects
+from mcpregistry.domain.formats.notes import make_pointer
 
 _GOOSE_KINDS = {
     "stdio",
@@ -30,7 +30,7 @@ _GOOSE_KINDS = {
 }
 
 
-def _goose(draft: Draft) -> None:
+def _translate_goose(draft: EntryDraft) -> None:
     kind = draft.entry.get("type")
     if kind in ("builtin", "platform", "frontend", "inline_python"):
         draft.leave("This extension is part of Goose; it is not a server.")
@@ -47,14 +47,14 @@ def _goose(draft: Draft) -> None:
     if "url" in draft.entry:
         # The values of a remote extension are not an environment: its headers and its address name
         # them.
-        draft.texts(lambda text: _filled(text, values), "headers", "url")
+        draft.texts(lambda text: _fill_variables(text, values), "headers", "url")
         draft.entry.pop("env", None)
     elif values:
         draft.entry["env"] = values
-    _goose_names(draft)
+    _translate_goose_names(draft)
 
 
-def _goose_names(draft: Draft) -> None:
+def _translate_goose_names(draft: EntryDraft) -> None:
     draft.entry.pop("name", None)
     draft.rename("display_name", "title")
     if draft.entry.get("available_tools"):
@@ -63,7 +63,7 @@ def _goose_names(draft: Draft) -> None:
         draft.entry.pop(key, None)
 
 
-def _filled(text: str, values: dict[str, object]) -> str:
+def _fill_variables(text: str, values: dict[str, object]) -> str:
     def one(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         return str(values.get(name, f"${{{name}}}"))
@@ -72,21 +72,26 @@ def _filled(text: str, values: dict[str, object]) -> str:
 
 
 def _is_goose(data: JsonObject, path: str) -> bool:
-    kinds = [entry.get("type") for entry in entries_of(data, "extensions")]
+    kinds = [entry.get("type") for entry in list_entry_objects(data, "extensions")]
     return any(kind in _GOOSE_KINDS for kind in kinds if isinstance(kind, str))
 
 
 def _read_goose(data: JsonObject, path: str) -> Document:
-    rest = not_servers(data, path, "Goose", "extensions")
+    rest = note_other_settings(data, path, "Goose", "extensions")
     return read_places(
-        "Goose", keys_of("goose"), in_map(data, "extensions"), _goose, path=path, extra=rest
+        "Goose",
+        list_usual_keys("goose"),
+        find_map_entries(data, "extensions"),
+        _translate_goose,
+        path=path,
+        extra=rest,
     )
 
 
 _CONTINUE = re.compile(r"\$\{\{\s*(?:secrets|inputs)\.([A-Za-z_][\w.-]*)\s*\}\}")
 
 
-def _continue(draft: Draft) -> None:
+def _translate_continue(draft: EntryDraft) -> None:
     transport = draft.entry.pop("transport", None)
     if isinstance(transport, dict):  # config.json of 2024
         draft.entry |= transport
@@ -110,30 +115,35 @@ def _continue(draft: Draft) -> None:
     draft.entry.pop("name", None)
 
 
-def _continue_places(data: JsonObject) -> Iterator[Place]:
+def _find_continue_places(data: JsonObject) -> Iterator[EntryPlace]:
     for path in (("mcpServers",), ("experimental", "modelContextProtocolServers")):
-        found = at(data, *path)
+        found = find_value(data, *path)
         for index, raw in enumerate(found if isinstance(found, list) else ()):
             name = raw.get("name") if isinstance(raw, dict) else None
-            yield Place(
+            yield EntryPlace(
                 name if isinstance(name, str) and name else f"server-{index + 1}",
-                pointer(*path, index),
+                make_pointer(*path, index),
                 raw,
             )
 
 
 def _is_continue(data: JsonObject, path: str) -> bool:
     return isinstance(data.get("mcpServers"), list) or isinstance(
-        at(data, "experimental", "modelContextProtocolServers"), list
+        find_value(data, "experimental", "modelContextProtocolServers"), list
     )
 
 
 def _read_continue(data: JsonObject, path: str) -> Document:
-    rest = not_servers(
+    rest = note_other_settings(
         data, path, "Continue", "name", "version", "schema", "mcpServers", "experimental"
     )
     return read_places(
-        "Continue", keys_of("continue"), _continue_places(data), _continue, path=path, extra=rest
+        "Continue",
+        list_usual_keys("continue"),
+        _find_continue_places(data),
+        _translate_continue,
+        path=path,
+        extra=rest,
     )
 
 
@@ -159,7 +169,7 @@ _BRACES = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 _OF_THE_CHAT = "A placeholder for the user of the chat is kept as text, because this site does not know that user."
 
 
-def _librechat(draft: Draft) -> None:
+def _translate_librechat(draft: EntryDraft) -> None:
     draft.time("timeout", "request", 1)
     draft.time("initTimeout", "startup", 1)
     asked = draft.entry.pop("customUserVars", None)
@@ -168,7 +178,7 @@ def _librechat(draft: Draft) -> None:
     def one(match: re.Match[str]) -> str:
         if match[1] not in names:
             return match[0]
-        title = at(names, match[1], "title")
+        title = find_value(names, match[1], "title")
         return draft.ask(match[1], title if isinstance(title, str) else match[1])
 
     draft.texts(lambda text: _BRACES.sub(one, text))
@@ -181,7 +191,7 @@ def _librechat(draft: Draft) -> None:
 
 
 def _is_librechat(data: JsonObject, path: str) -> bool:
-    entries = entries_of(data, "mcpServers")
+    entries = list_entry_objects(data, "mcpServers")
     own = any(_LIBRECHAT_KEYS & entry.keys() for entry in entries)
     return own or (
         isinstance(data.get("mcpServers"), dict) and len(_LIBRECHAT_ROOTS & data.keys()) > 1
@@ -189,17 +199,21 @@ def _is_librechat(data: JsonObject, path: str) -> bool:
 
 
 def _read_librechat(data: JsonObject, path: str) -> Document:
-    rest = not_servers(data, path, "LibreChat", "mcpServers", "version")
+    rest = note_other_settings(data, path, "LibreChat", "mcpServers", "version")
     return read_places(
         "LibreChat",
-        keys_of("librechat"),
-        in_map(data, "mcpServers"),
-        _librechat,
+        list_usual_keys("librechat"),
+        find_map_entries(data, "mcpServers"),
+        _translate_librechat,
         path=path,
         extra=rest,
     )
 
 
-GOOSE = host("goose", "Goose", ".config/goose/config.yaml", _is_goose, _read_goose)
-CONTINUE = host("continue", "Continue", ".continue/config.yaml", _is_continue, _read_continue)
-LIBRECHAT = host("librechat", "LibreChat", "librechat.yaml", _is_librechat, _read_librechat)
+GOOSE = define_host_format("goose", "Goose", ".config/goose/config.yaml", _is_goose, _read_goose)
+CONTINUE = define_host_format(
+    "continue", "Continue", ".continue/config.yaml", _is_continue, _read_continue
+)
+LIBRECHAT = define_host_format(
+    "librechat", "LibreChat", "librechat.yaml", _is_librechat, _read_librechat
+)

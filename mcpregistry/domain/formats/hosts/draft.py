@@ -10,9 +10,9 @@ from typing import Literal
 from mcpregistry.domain.formats.document import Document, Json, JsonObject
 from mcpregistry.domain.formats.entry_reader import read_entries
 from mcpregistry.domain.formats.format import Format, Recognise
-from mcpregistry.domain.formats.keys import ALL_BY_NAME, Keys, OauthKeys, slug
+from mcpregistry.domain.formats.keys import ALL_BY_NAME, FormatKeys, OauthKeys, make_slug
 from mcpregistry.domain.formats.mcpservers import MCPSERVERS
-from mcpregistry.domain.formats.notes import Note, Report, pointer
+from mcpregistry.domain.formats.notes import FormatReport, Note, make_pointer
 
 OAUTH = OauthKeys(
     "oauth",
@@ -30,7 +30,7 @@ Part = Literal["startup", "request"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EntryPlace:
     """Where an entry stands: its name, its JSON pointer, and its value."""
 
     name: str
@@ -39,13 +39,13 @@ class Place:
 
 
 @dataclass
-class Draft:
+class EntryDraft:
     """``entry`` holds the usual keys in the end; ``own`` maps each to the key by which the file
     names it."""
 
     at: str
     entry: JsonObject
-    report: Report
+    report: FormatReport
     inputs: dict[str, JsonObject]
     own: dict[str, str] = field(default_factory=dict)
     times: dict[str, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Draft:
         """Leave a key out, and say why."""
         if key in self.entry:
             del self.entry[key]
-            self.report.add("parked", self.at + pointer(key), sentence, remedy)
+            self.report.add("parked", self.at + make_pointer(key), sentence, remedy)
 
     def leave(self, sentence: str, remedy: str = "") -> None:
         """Leave a valid entry out that does not describe a server which can be imported."""
@@ -81,7 +81,7 @@ class Draft:
 
     def refuse(self, key: str, sentence: str, remedy: str) -> None:
         """The entry cannot be used."""
-        self.report.refuse(self.at + pointer(key), sentence, remedy)
+        self.report.refuse(self.at + make_pointer(key), sentence, remedy)
 
     def ask(self, name: str, description: str, key: str = "") -> str:
         """A reference to a credential that waits for its value; ``key`` names the place that needs
@@ -93,7 +93,7 @@ class Draft:
         )
         self.report.add(
             "translated",
-            self.at + pointer(key) if key else self.at,
+            self.at + make_pointer(key) if key else self.at,
             f"Becomes the credential {known}. Enter its value.",
         )
         return f"${{cred:{known}}}"
@@ -103,18 +103,22 @@ class Draft:
         made a difference."""
         for key in keys or _TEXTS:
             if key in self.entry:
-                self.entry[key] = self._changed(change, self.entry[key], key)
+                self.entry[key] = self._change_texts(change, self.entry[key], key)
 
-    def _changed(self, change: Callable[[str], str], value: Json, *path: str | int) -> Json:
+    def _change_texts(self, change: Callable[[str], str], value: Json, *path: str | int) -> Json:
         if isinstance(value, dict):
-            return {name: self._changed(change, item, *path, name) for name, item in value.items()}
+            return {
+                name: self._change_texts(change, item, *path, name) for name, item in value.items()
+            }
         if isinstance(value, list):
-            return [self._changed(change, item, *path, index) for index, item in enumerate(value)]
+            return [
+                self._change_texts(change, item, *path, index) for index, item in enumerate(value)
+            ]
         if not isinstance(value, str) or (made := change(value)) == value:
             return value
         self.report.add(
             "translated",
-            self.at + pointer(*path),
+            self.at + make_pointer(*path),
             "The placeholders are rewritten in this site's syntax.",
         )
         return made
@@ -144,12 +148,12 @@ class Draft:
         return value
 
 
-Translate = Callable[[Draft], None]
+Translate = Callable[[EntryDraft], None]
 
 
-def keys_of(family: str) -> Keys:
+def list_usual_keys(family: str) -> FormatKeys:
     """The usual keys, as a translation leaves them."""
-    return Keys(
+    return FormatKeys(
         family,
         ALL_BY_NAME,
         transport=("type", "transport"),
@@ -166,15 +170,15 @@ def keys_of(family: str) -> Keys:
 
 def read_places(
     title: str,
-    keys: Keys,
-    places: Iterable[Place],
+    keys: FormatKeys,
+    places: Iterable[EntryPlace],
     translate: Translate,
     *,
     path: str,
     extra: Iterable[Note] = (),
 ) -> Document:
     """A document of these entries. Notes name the places in the file's own spelling."""
-    report = Report(path)
+    report = FormatReport(path)
     inputs = dict[str, JsonObject]()
     report.notes += extra
     found: list[tuple[str, Json, str]] = []
@@ -183,14 +187,14 @@ def read_places(
         report.entry = place.at
         raw = place.raw
         if isinstance(raw, dict):
-            draft = Draft(
+            draft = EntryDraft(
                 place.at,
                 {key: value for key, value in raw.items() if value is not None},
                 report,
                 inputs,
             )
             translate(draft)
-            raw = _finished(draft)
+            raw = _finish_draft(draft)
             own[place.at] = draft.own
             if not draft.is_server:
                 continue
@@ -200,11 +204,11 @@ def read_places(
     servers = tuple(
         server for server in read_entries(keys, found, report) if server.at not in broken
     )
-    notes = tuple(_in_its_words(note, own.get(note.entry, {}), title) for note in report.notes)
+    notes = tuple(_spell_note(note, own.get(note.entry, {}), title) for note in report.notes)
     return Document(servers, inputs=tuple(inputs.values()), notes=notes)
 
 
-def _finished(draft: Draft) -> JsonObject:
+def _finish_draft(draft: EntryDraft) -> JsonObject:
     if "timeout" in draft.entry and draft.is_server:
         draft.remark(
             "timeout",
@@ -214,19 +218,20 @@ def _finished(draft: Draft) -> JsonObject:
     return {**draft.entry, **({"timeout": draft.times} if draft.times else {})}
 
 
-def _in_its_words(note: Note, own: Mapping[str, str], title: str) -> Note:
+def _spell_note(note: Note, own: Mapping[str, str], title: str) -> Note:
     if note.is_unknown_key:
         note = replace(note, sentence=f"Only {title} uses this key; this site does not.")
     for usual, theirs in own.items():
-        place = note.entry + pointer(*usual.split("/"))
+        place = note.entry + make_pointer(*usual.split("/"))
         if note.pointer == place or note.pointer.startswith(place + "/"):
             return replace(
-                note, pointer=note.entry + pointer(*theirs.split("/")) + note.pointer[len(place) :]
+                note,
+                pointer=note.entry + make_pointer(*theirs.split("/")) + note.pointer[len(place) :],
             )
     return note
 
 
-def host(
+def define_host_format(
     name: str,
     title: str,
     file: str,
@@ -237,17 +242,17 @@ def host(
     return Format(name, title, file, name, recognise, read, MCPSERVERS.write)
 
 
-def in_map(data: JsonObject, *path: str) -> Iterable[Place]:
+def find_map_entries(data: JsonObject, *path: str) -> Iterable[EntryPlace]:
     """The entries of the map at this path."""
     found: Json = data
     for key in path:
         found = found.get(key) if isinstance(found, dict) else None
     if isinstance(found, dict):
         for name, raw in found.items():
-            yield Place(name, pointer(*path, name), raw)
+            yield EntryPlace(name, make_pointer(*path, name), raw)
 
 
-def not_servers(data: JsonObject, path: str, title: str, *roots: str) -> list[Note]:
+def note_other_settings(data: JsonObject, path: str, title: str, *roots: str) -> list[Note]:
     """A note if the file holds other settings of its host; they are not kept."""
     if all(key in roots or key.startswith("$") for key in data):
         return []
@@ -264,11 +269,11 @@ def not_servers(data: JsonObject, path: str, title: str, *roots: str) -> list[No
 DOLLAR = re.compile(r"(?<![\\$])\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
 
 
-def dollars(text: str) -> str:
+def convert_dollar_variables(text: str) -> str:
     """``$NAME`` as we write it."""
     return DOLLAR.sub(lambda match: f"${{{match[1] or match[2]}}}", text)
 
 
-def one_name(text: str) -> str:
+def make_short_name(text: str) -> str:
     """A short name as servers have it, of any text."""
-    return slug(text) or "server"
+    return make_slug(text) or "server"

@@ -7,18 +7,18 @@ import re
 from mcpregistry.domain.formats import vscode
 from mcpregistry.domain.formats.document import Document, JsonObject
 from mcpregistry.domain.formats.hosts.draft import (
-    Draft,
-    host,
-    in_map,
-    keys_of,
-    not_servers,
+    EntryDraft,
+    define_host_format,
+    find_map_entries,
+    list_usual_keys,
+    note_other_settings,
     read_places,
 )
-from mcpregistry.domain.formats.hosts.shapes import at, ends_with, entries_of
-from mcpregistry.domain.formats.notes import Note, pointer
+from mcpregistry.domain.formats.hosts.shapes import find_value, has_path_ending, list_entry_objects
+from mcpregistry.domain.formats.notes import Note, make_pointer
 
 
-def _zed(draft: Draft) -> None:
+def _translate_zed(draft: EntryDraft) -> None:
     command = draft.entry.get("command")
     if isinstance(command, dict):  # as Zed wrote it before 2025
         draft.entry |= {"args": [], **command, "command": command.get("path")}
@@ -34,18 +34,23 @@ def _zed(draft: Draft) -> None:
 
 
 def _read_zed(data: JsonObject, path: str) -> Document:
-    rest = not_servers(data, path, "Zed", "context_servers")
+    rest = note_other_settings(data, path, "Zed", "context_servers")
     return read_places(
-        "Zed", keys_of("zed"), in_map(data, "context_servers"), _zed, path=path, extra=rest
+        "Zed",
+        list_usual_keys("zed"),
+        find_map_entries(data, "context_servers"),
+        _translate_zed,
+        path=path,
+        extra=rest,
     )
 
 
 def _read_amp(data: JsonObject, path: str) -> Document:
-    rest = not_servers(data, path, "Amp", "amp.mcpServers")
+    rest = note_other_settings(data, path, "Amp", "amp.mcpServers")
     return read_places(
         "Amp",
-        keys_of("amp"),
-        in_map(data, "amp.mcpServers"),
+        list_usual_keys("amp"),
+        find_map_entries(data, "amp.mcpServers"),
         lambda draft: None,
         path=path,
         extra=rest,
@@ -55,7 +60,7 @@ def _read_amp(data: JsonObject, path: str) -> Document:
 _FILE = re.compile(r"\$\{file:([^}]+)\}")
 
 
-def _windsurf(draft: Draft) -> None:
+def _translate_windsurf(draft: EntryDraft) -> None:
     for theirs in ("serverUrl", "server_url"):
         draft.rename(theirs, "url")
     draft.texts(
@@ -67,18 +72,20 @@ def _windsurf(draft: Draft) -> None:
 
 
 def _is_windsurf(data: JsonObject, path: str) -> bool:
-    entries = entries_of(data, "mcpServers")
+    entries = list_entry_objects(data, "mcpServers")
     own = any("serverUrl" in entry or "server_url" in entry for entry in entries)
-    return own or (isinstance(data.get("mcpServers"), dict) and ends_with(path, "mcp_config.json"))
+    return own or (
+        isinstance(data.get("mcpServers"), dict) and has_path_ending(path, "mcp_config.json")
+    )
 
 
 def _read_windsurf(data: JsonObject, path: str) -> Document:
-    rest = not_servers(data, path, "Windsurf", "mcpServers")
+    rest = note_other_settings(data, path, "Windsurf", "mcpServers")
     return read_places(
         "Windsurf",
-        keys_of("windsurf"),
-        in_map(data, "mcpServers"),
-        _windsurf,
+        list_usual_keys("windsurf"),
+        find_map_entries(data, "mcpServers"),
+        _translate_windsurf,
         path=path,
         extra=rest,
     )
@@ -94,11 +101,15 @@ _BLOCKS = (
 
 
 def _is_vscode_settings(data: JsonObject, path: str) -> bool:
-    return bool(_blocks(data))
+    return bool(_find_server_blocks(data))
 
 
-def _blocks(data: JsonObject) -> list[tuple[str, ...]]:
-    return [place for place in _BLOCKS if _is_block(data, at(data, *place), nested=len(place) > 1)]
+def _find_server_blocks(data: JsonObject) -> list[tuple[str, ...]]:
+    return [
+        place
+        for place in _BLOCKS
+        if _is_block(data, find_value(data, *place), nested=len(place) > 1)
+    ]
 
 
 def _is_block(data: JsonObject, block: object, *, nested: bool) -> bool:
@@ -106,7 +117,7 @@ def _is_block(data: JsonObject, block: object, *, nested: bool) -> bool:
     ``remote``."""
     if not isinstance(block, dict) or not isinstance(block.get("servers"), dict):
         return False
-    entries = entries_of(block, "servers")
+    entries = list_entry_objects(block, "servers")
     if (
         nested
         or isinstance(block.get("inputs"), list)
@@ -126,28 +137,30 @@ def _read_vscode_settings(data: JsonObject, path: str) -> Document:
             Note("parked", path, "", "Only the servers are read. The other settings are ignored."),
         )
     )
-    for place in _blocks(data):
-        found = vscode.read_block(at(data, *place), path, pointer(*place))
-        document = document.joined(found)
+    for place in _find_server_blocks(data):
+        found = vscode.read_block(find_value(data, *place), path, make_pointer(*place))
+        document = document.merge_document(found)
     return document
 
 
-ZED = host(
+ZED = define_host_format(
     "zed",
     "Zed",
     ".zed/settings.json",
     lambda data, path: isinstance(data.get("context_servers"), dict),
     _read_zed,
 )
-AMP = host(
+AMP = define_host_format(
     "amp",
     "Amp",
     ".amp/settings.json",
     lambda data, path: isinstance(data.get("amp.mcpServers"), dict),
     _read_amp,
 )
-WINDSURF = host("windsurf", "Windsurf", "mcp_config.json", _is_windsurf, _read_windsurf)
-VSCODE_SETTINGS = host(
+WINDSURF = define_host_format(
+    "windsurf", "Windsurf", "mcp_config.json", _is_windsurf, _read_windsurf
+)
+VSCODE_SETTINGS = define_host_format(
     "vscode-settings",
     "VS Code (settings, workspace or dev container)",
     "settings.json",

@@ -21,7 +21,7 @@ def has_servers(value: Json) -> bool:
     return isinstance(value, dict) and any(map(is_entry, value.values()))
 
 
-def entries_of(data: JsonObject, root: str) -> list[JsonObject]:
+def list_entry_objects(data: JsonObject, root: str) -> list[JsonObject]:
     """The entries under a root that are objects; none if the root is another thing."""
     found = data.get(root)
     return (
@@ -31,12 +31,12 @@ def entries_of(data: JsonObject, root: str) -> list[JsonObject]:
     )
 
 
-def ends_with(path: str, *ends: str) -> bool:
+def has_path_ending(path: str, *ends: str) -> bool:
     """Whether the file's path ends so, with either kind of slash."""
     return path.replace("\\", "/").endswith(ends)
 
 
-def at(data: Json, *path: str) -> Json:
+def find_value(data: Json, *path: str) -> Json:
     """The value at this path of keys; None if there is none."""
     for key in path:
         data = data.get(key) if isinstance(data, dict) else None

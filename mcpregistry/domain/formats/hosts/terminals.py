@@ -7,35 +7,40 @@ from dataclasses import replace
 
 from mcpregistry.domain.formats.document import Document, JsonObject
 from mcpregistry.domain.formats.hosts.draft import (
-    Draft,
-    dollars,
-    host,
-    in_map,
-    keys_of,
-    not_servers,
+    EntryDraft,
+    convert_dollar_variables,
+    define_host_format,
+    find_map_entries,
+    list_usual_keys,
+    note_other_settings,
     read_places,
 )
-from mcpregistry.domain.formats.hosts.shapes import at, ends_with, entries_of, has_servers
+from mcpregistry.domain.formats.hosts.shapes import (
+    find_value,
+    has_path_ending,
+    has_servers,
+    list_entry_objects,
+)
 from mcpregistry.domain.formats.notes import Note
-from mcpregistry.domain.formats.toml import place
+from mcpregistry.domain.formats.toml import format_place
 
 _NOT_FILLED_IN = "This host does not replace ${…}, but this site treats it as a variable."
 
 
-def _warn_of_variables(draft: Draft) -> None:
+def _warn_of_variables(draft: EntryDraft) -> None:
     for key in ("command", "args", "env", "url", "http_headers", "headers", "cwd"):
         if "${" in str(draft.entry.get(key, "")):
             draft.report.add("translated", f"{draft.at}/{key}", _NOT_FILLED_IN)
 
 
-def _codex(draft: Draft) -> None:
+def _translate_codex(draft: EntryDraft) -> None:
     _warn_of_variables(draft)
     draft.rename("startup_timeout_ms", "startup_ms")
     draft.time("startup_ms", "startup", 1)
     draft.time("startup_timeout_sec", "startup", 1000)
     draft.time("tool_timeout_sec", "request", 1000)
     _forward_variables(draft)
-    _sign(draft)
+    _translate_codex_headers(draft)
     if "tools" in draft.entry:
         draft.remark("tools", "Only Codex uses this key. Add rules for single tools instead.")
     draft.rename("enabled_tools", "includeTools")
@@ -52,23 +57,25 @@ def _codex(draft: Draft) -> None:
         } | headers
 
 
-def _forward_variables(draft: Draft) -> None:
+def _forward_variables(draft: EntryDraft) -> None:
     """``env_vars``: names of variables that the host passes on."""
     variables = draft.entry.pop("env_vars", None)
     if variables is None:
         return
-    names = [each.get("name") if isinstance(each, dict) else each for each in _listed(variables)]
+    names = [
+        each.get("name") if isinstance(each, dict) else each for each in _list_or_empty(variables)
+    ]
     if not isinstance(variables, list) or not all(isinstance(name, str) for name in names):
         draft.refuse("env_vars", "The value is not a list of names.", 'Write it as ["NAME"].')
         return
     draft.entry["env"] = {str(name): f"${{{name}}}" for name in names} | draft.pairs("env")
 
 
-def _listed(value: object) -> list[object]:
+def _list_or_empty(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _sign(draft: Draft) -> None:
+def _translate_codex_headers(draft: EntryDraft) -> None:
     """Codex has three ways to write headers."""
     draft.rename("http_headers", "headers")
     variables = draft.pairs("env_http_headers")
@@ -86,13 +93,18 @@ def _is_codex(data: JsonObject, path: str) -> bool:
 
 
 def _read_codex(data: JsonObject, path: str) -> Document:
-    rest = not_servers(data, path, "Codex", "mcp_servers")
+    rest = note_other_settings(data, path, "Codex", "mcp_servers")
     return read_places(
-        "Codex", keys_of("codex"), in_map(data, "mcp_servers"), _codex, path=path, extra=rest
+        "Codex",
+        list_usual_keys("codex"),
+        find_map_entries(data, "mcp_servers"),
+        _translate_codex,
+        path=path,
+        extra=rest,
     )
 
 
-def _hermes(draft: Draft) -> None:
+def _translate_hermes(draft: EntryDraft) -> None:
     draft.time("timeout", "request", 1000)
     draft.time("connect_timeout", "startup", 1000)
     tools = draft.entry.pop("tools", None)
@@ -105,7 +117,7 @@ def _hermes(draft: Draft) -> None:
             f"{draft.at}/tools/exclude",
             "This key is not used: grants decide which tools are offered.",
         )
-    _sign(draft)
+    _translate_codex_headers(draft)
 
 
 def _is_hermes(data: JsonObject, path: str) -> bool:
@@ -113,12 +125,12 @@ def _is_hermes(data: JsonObject, path: str) -> bool:
 
 
 def _read_hermes(data: JsonObject, path: str) -> Document:
-    rest = not_servers(data, path, "Hermes Agent", "mcp_servers")
+    rest = note_other_settings(data, path, "Hermes Agent", "mcp_servers")
     return read_places(
         "Hermes Agent",
-        keys_of("hermes"),
-        in_map(data, "mcp_servers"),
-        _hermes,
+        list_usual_keys("hermes"),
+        find_map_entries(data, "mcp_servers"),
+        _translate_hermes,
         path=path,
         extra=rest,
     )
@@ -134,15 +146,15 @@ _GEMINI_FILES = (
 )
 
 
-def _gemini_text(text: str) -> str:
+def _translate_gemini_text(text: str) -> str:
     text = text.replace("${extensionPath}", "${workspace}").replace(
         "${workspacePath}", "${workspace}"
     )
-    return dollars(text.replace("${/}", "/").replace("${pathSeparator}", "/"))
+    return convert_dollar_variables(text.replace("${/}", "/").replace("${pathSeparator}", "/"))
 
 
-def _gemini(draft: Draft) -> None:
-    draft.texts(_gemini_text)
+def _translate_gemini(draft: EntryDraft) -> None:
+    draft.texts(_translate_gemini_text)
     draft.texts(lambda text: _PERCENT.sub(r"${\1}", text), "env")
     if "httpUrl" in draft.entry and "url" not in draft.entry:
         draft.rename("httpUrl", "url")
@@ -158,32 +170,32 @@ def _is_gemini(data: JsonObject, path: str) -> bool:
     by_lists = isinstance(lists, dict) and lists.keys() <= {"allowed", "excluded", "serverCommand"}
     return (
         by_lists
-        or any(_GEMINI_KEYS & entry.keys() for entry in entries_of(data, "mcpServers"))
-        or ends_with(path, *_GEMINI_FILES)
+        or any(_GEMINI_KEYS & entry.keys() for entry in list_entry_objects(data, "mcpServers"))
+        or has_path_ending(path, *_GEMINI_FILES)
     )
 
 
 def _read_gemini(data: JsonObject, path: str) -> Document:
-    allowed = at(data, "mcp", "allowed")
-    excluded = at(data, "mcp", "excluded")
+    allowed = find_value(data, "mcp", "allowed")
+    excluded = find_value(data, "mcp", "excluded")
 
-    def translate(draft: Draft) -> None:
-        _gemini(draft)
+    def translate(draft: EntryDraft) -> None:
+        _translate_gemini(draft)
         name = draft.at.rsplit("/", 1)[-1].replace("~1", "/").replace("~0", "~")
-        is_off = (isinstance(allowed, list) and allowed and name not in allowed) or name in _listed(
-            excluded
-        )
+        is_off = (
+            isinstance(allowed, list) and allowed and name not in allowed
+        ) or name in _list_or_empty(excluded)
         if is_off and "disabled" not in draft.entry and "enabled" not in draft.entry:
             draft.entry["enabled"] = False
             draft.report.add(
                 "translated", draft.at, "Disabled, because mcp.allowed or mcp.excluded excludes it."
             )
 
-    rest = not_servers(data, path, "Gemini CLI", "mcpServers", "mcp")
+    rest = note_other_settings(data, path, "Gemini CLI", "mcpServers", "mcp")
     return read_places(
         "Gemini CLI",
-        keys_of("gemini"),
-        in_map(data, "mcpServers"),
+        list_usual_keys("gemini"),
+        find_map_entries(data, "mcpServers"),
         translate,
         path=path,
         extra=rest,
@@ -193,8 +205,8 @@ def _read_gemini(data: JsonObject, path: str) -> Document:
 _CRUSH_ROOTS = {"lsp", "options", "permissions", "providers", "models"}
 
 
-def _crush(draft: Draft) -> None:
-    draft.texts(dollars)
+def _translate_crush(draft: EntryDraft) -> None:
+    draft.texts(convert_dollar_variables)
     draft.time("timeout", "request", 1000)
     draft.rename("enabled_tools", "includeTools")
     draft.remark("disabled_tools", "This key is not used: grants decide which tools are offered.")
@@ -206,23 +218,35 @@ def _is_crush(data: JsonObject, path: str) -> bool:
     servers = data.get("mcp")
     if not isinstance(servers, dict) or not has_servers(servers):
         return False
-    kinds = {entry.get("type") for entry in entries_of(data, "mcp")}
+    kinds = {entry.get("type") for entry in list_entry_objects(data, "mcp")}
     if kinds & {"local", "remote"} or any(
-        isinstance(entry.get("command"), list) for entry in entries_of(data, "mcp")
+        isinstance(entry.get("command"), list) for entry in list_entry_objects(data, "mcp")
     ):
         return False
-    named = ends_with(path, "crush.json") or "crush" in str(data.get("$schema", ""))
+    named = has_path_ending(path, "crush.json") or "crush" in str(data.get("$schema", ""))
     return named or bool(kinds & {"stdio", "http", "sse"}) or bool(_CRUSH_ROOTS & data.keys())
 
 
 def _read_crush(data: JsonObject, path: str) -> Document:
-    rest: list[Note] = not_servers(data, path, "Crush", "mcp")
+    rest: list[Note] = note_other_settings(data, path, "Crush", "mcp")
     return read_places(
-        "Crush", keys_of("crush"), in_map(data, "mcp"), _crush, path=path, extra=rest
+        "Crush",
+        list_usual_keys("crush"),
+        find_map_entries(data, "mcp"),
+        _translate_crush,
+        path=path,
+        extra=rest,
     )
 
 
-CODEX = replace(host("codex", "Codex", ".codex/config.toml", _is_codex, _read_codex), place=place)
-HERMES = host("hermes", "Hermes Agent", ".hermes/config.yaml", _is_hermes, _read_hermes)
-GEMINI = host("gemini", "Gemini CLI", ".gemini/settings.json", _is_gemini, _read_gemini)
-CRUSH = host("crush", "Crush", "crush.json", _is_crush, _read_crush)
+CODEX = replace(
+    define_host_format("codex", "Codex", ".codex/config.toml", _is_codex, _read_codex),
+    place=format_place,
+)
+HERMES = define_host_format(
+    "hermes", "Hermes Agent", ".hermes/config.yaml", _is_hermes, _read_hermes
+)
+GEMINI = define_host_format(
+    "gemini", "Gemini CLI", ".gemini/settings.json", _is_gemini, _read_gemini
+)
+CRUSH = define_host_format("crush", "Crush", "crush.json", _is_crush, _read_crush)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from mcpregistry.domain.formats.document import Document
 from mcpregistry.domain.formats.notes import FileInvalid
 from mcpregistry.domain.formats.pasted import addresses, commands, files
-from mcpregistry.domain.formats.pasted.known import NAME
+from mcpregistry.domain.formats.pasted.common_entries import NAME
 
 MOST_CHARACTERS = 256 * 1024
 _FENCE = re.compile(r"\A```[A-Za-z0-9_-]*[ \t]*\n(.*?)\n?```\s*\Z", re.DOTALL)
@@ -37,7 +37,7 @@ def read(text: str) -> Pasted:
 
     Raises FileInvalid, with the remedy, for what is nothing that starts or reaches a server.
     """
-    text = _plain(text)
+    text = _clean_paste(text)
     if files.is_data(text):
         what, document, registry = files.read(text)
         return Pasted(what, document, registry)
@@ -50,7 +50,7 @@ def read(text: str) -> Pasted:
     return Pasted(*commands.read(text))
 
 
-def _plain(text: str) -> str:
+def _clean_paste(text: str) -> str:
     if len(text) > MOST_CHARACTERS:
         raise FileInvalid(
             NAME,

@@ -11,7 +11,11 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from mcpregistry.domain.formats.document import Document
-from mcpregistry.domain.formats.pasted.known import named_by_address, of_entries, refused
+from mcpregistry.domain.formats.pasted.common_entries import (
+    make_refusal,
+    name_from_address,
+    read_common_entries,
+)
 
 _PASTE_THE_ENTRY = "Paste the entry that the README lists for the host's file."
 _SCHEMES = ("http://", "https://", "ws://", "wss://")
@@ -41,22 +45,22 @@ def is_address(text: str) -> bool:
 def read(text: str) -> tuple[str, Document]:
     """What it was taken for, and the entry. Raises FileInvalid."""
     first, *rest = [line.strip() for line in text.split("\n") if line.strip()]
-    if (installed := _install_link(first)) is not None:
+    if (installed := _read_install_link(first)) is not None:
         return "a link that installs a server in a host", installed
     if _is_page(first):
-        raise refused(
+        raise make_refusal(
             "This is the address of a page about a server, not of the server itself.",
             "Open the page, and paste the line or the block with which its README adds the server to a host.",
         )
     found = [_HEADER.fullmatch(line) for line in rest]
     if not all(found):
-        raise refused(
+        raise make_refusal(
             "The lines below the address are not headers.", "Write each header as Name: value."
         )
     entry: dict[str, Any] = {"url": first}
     if headers := {match[1]: match[2].strip() for match in found if match}:
         entry["headers"] = headers
-    return "an address", of_entries({named_by_address(first): entry})
+    return "an address", read_common_entries({name_from_address(first): entry})
 
 
 def _is_page(url: str) -> bool:
@@ -67,17 +71,17 @@ def _is_page(url: str) -> bool:
     return (parts.hostname or "") in _PAGES
 
 
-def _install_link(url: str) -> Document | None:
+def _read_install_link(url: str) -> Document | None:
     """The entry that a link of a host holds; None for any other address. Raises FileInvalid for a
     broken one."""
     if "mcp/install" not in url and "install-mcp" not in url:
         if url.lower().startswith(_INSTALLS):
-            raise refused("This link does not install a server.", _PASTE_THE_ENTRY)
+            raise make_refusal("This link does not install a server.", _PASTE_THE_ENTRY)
         return None
     try:
         query = parse_qs(urlsplit(url).query)
         if "config" in query:
-            entry = _config(query["config"][0])
+            entry = _decode_link_config(query["config"][0])
             name = query.get("name", [""])[0]
         else:
             entry = json.loads(unquote(url.partition("?")[2]))
@@ -85,12 +89,12 @@ def _install_link(url: str) -> Document | None:
         if not isinstance(entry, dict):
             raise ValueError
         name = name or str(entry.pop("name", ""))
-        return of_entries({name or named_by_address(str(entry.get("url", ""))): entry})
+        return read_common_entries({name or name_from_address(str(entry.get("url", ""))): entry})
     except (ValueError, Error, AttributeError, RecursionError):
-        raise refused("The link cannot be read.", _PASTE_THE_ENTRY) from None
+        raise make_refusal("The link cannot be read.", _PASTE_THE_ENTRY) from None
 
 
-def _config(text: str) -> dict[str, Any]:
+def _decode_link_config(text: str) -> dict[str, Any]:
     """JSON, plain or in base64; some hosts put the command line into one text."""
     plain = (
         text if text.lstrip().startswith("{") else base64.b64decode(text.replace(" ", "+")).decode()

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcpregistry.domain.formats.document import Document
-from mcpregistry.domain.formats.pasted import adding
-from mcpregistry.domain.formats.pasted.files import read as read_file
-from mcpregistry.domain.formats.pasted.known import (
-    named_by_address,
-    named_by_command,
-    of_entries,
-    refused,
+from mcpregistry.domain.formats.pasted import add_commands
+from mcpregistry.domain.formats.pasted.common_entries import (
+    make_refusal,
+    name_from_address,
+    name_from_command,
+    read_common_entries,
 )
+from mcpregistry.domain.formats.pasted.files import read as read_file
 
 _NOTHING_STARTED = "The text sets variables but starts no program."
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -38,33 +38,34 @@ class _Line:
 
 def read(text: str) -> tuple[str, Document]:
     """What it was taken for, and the entry. Raises FileInvalid."""
-    line = _line(text)
+    line = _parse_line(text)
     words = line.words
     if words[1:] and "--add-mcp" in words:  # code --add-mcp '{"name": …}'
         what, document, _ = read_file(words[min(words.index("--add-mcp") + 1, len(words) - 1)])
         return f"a command that adds {what}", document
-    if (added := adding.of(words)) is not None:
+    if (added := add_commands.read_add_command(words)) is not None:
         name, entry = added
-        return f"a command that adds a server to {adding.HOSTS[_program(words[0])]}", _entry(
-            name, entry, line
+        return (
+            f"a command that adds a server to {add_commands.HOSTS[_find_program_name(words[0])]}",
+            _build_document(name, entry, line),
         )
     if re.match(r"https?://|wss?://", words[0]):
-        return "an address", _entry("", {"url": words[0]}, line)
-    return "a command line", _entry("", {"command": words[0], "args": words[1:]}, line)
+        return "an address", _build_document("", {"url": words[0]}, line)
+    return "a command line", _build_document("", {"command": words[0], "args": words[1:]}, line)
 
 
-def _entry(name: str, entry: dict[str, Any], line: _Line) -> Document:
+def _build_document(name: str, entry: dict[str, Any], line: _Line) -> Document:
     if _is_a_command(entry):
         env = {**line.env, **entry.get("env", {})}
-        entry["args"], env = _out_of_sight(entry["command"], entry.get("args", []), env)
+        entry["args"], env = _hide_container_values(entry["command"], entry.get("args", []), env)
         entry |= {"env": env} if env else {}
         entry |= {"cwd": line.cwd} if line.cwd else {}
         name = (
             name
-            or named_by_command([entry["command"], *entry["args"]])
-            or named_by_command([line.cwd or "server"])
+            or name_from_command([entry["command"], *entry["args"]])
+            or name_from_command([line.cwd or "server"])
         )
-    return of_entries({name or named_by_address(str(entry.get("url", ""))): entry})
+    return read_common_entries({name or name_from_address(str(entry.get("url", ""))): entry})
 
 
 def _is_a_command(entry: dict[str, Any]) -> bool:
@@ -75,13 +76,13 @@ def _is_a_command(entry: dict[str, Any]) -> bool:
     return isinstance(entry.get("command"), str) and listed and isinstance(env, dict)
 
 
-def _line(text: str) -> _Line:
+def _parse_line(text: str) -> _Line:
     """One command with what was set for it before. Raises FileInvalid for several, and for what
     needs a shell."""
     env: dict[str, str] = {}
     found: list[list[str]] = []
     for raw in re.sub(r"\\\n\s*", " ", text).split("\n"):
-        words = _words(_PROMPT.sub("", raw))
+        words = _split_words(_PROMPT.sub("", raw))
         while (
             words
             and words[0] in ("export", "set", "env")
@@ -93,16 +94,16 @@ def _line(text: str) -> _Line:
         elif words:
             found.append(words)
     if len(found) != 1:
-        raise refused(
+        raise make_refusal(
             "The text contains more than one command." if found else _NOTHING_STARTED,
             "Paste the one line that starts the server or adds it to a host.",
         )
     line = _Line(found[0], env)
-    _before_the_program(line)
+    _parse_prefixes(line)
     return line
 
 
-def _words(raw: str) -> list[str]:
+def _split_words(raw: str) -> list[str]:
     if raw.strip().startswith("#"):
         return []
     raw = _GAP.sub(lambda gap: re.sub(r"\s+", "-", gap[0]), raw)
@@ -111,13 +112,13 @@ def _words(raw: str) -> list[str]:
             _VARIABLE.sub(lambda found: f"${{{found[1]}}}" if found[1] else found[0], raw)
         )
     except ValueError:
-        raise refused(
+        raise make_refusal(
             "A quotation mark is not closed.", "Paste the whole line, with both quotation marks."
         ) from None
     return words
 
 
-def _before_the_program(line: _Line) -> None:
+def _parse_prefixes(line: _Line) -> None:
     """``cd FOLDER &&``, ``env`` and ``NAME=value`` before the program become what they mean."""
     words = line.words
     if words[0] == "cd" and len(words) > 3 and words[2] in ("&&", ";"):
@@ -129,23 +130,23 @@ def _before_the_program(line: _Line) -> None:
         line.env[assigned[1]] = assigned[2]
         words = words[1:]
     if not words:
-        raise refused(_NOTHING_STARTED, "Paste the line with the program.")
+        raise make_refusal(_NOTHING_STARTED, "Paste the line with the program.")
     if any(word in _OPERATORS or word.endswith(";") for word in words) or any(
         "$(" in word for word in words
     ):
-        raise refused(
+        raise make_refusal(
             "The line needs a shell, but servers are started without a shell.",
             "Paste one program with its arguments, or write a script for the rest and start that.",
         )
     line.words = words
 
 
-def _out_of_sight(
+def _hide_container_values(
     program: str, args: list[str], env: dict[str, str]
 ) -> tuple[list[str], dict[str, str]]:
     """``-e NAME=value`` of a container becomes ``-e NAME`` and a variable: its value stays off the
     command line."""
-    if _program(program) not in ("docker", "podman", "nerdctl"):
+    if _find_program_name(program) not in ("docker", "podman", "nerdctl"):
         return args, env
     words = [*args]
     env = {**env}
@@ -165,5 +166,5 @@ def _out_of_sight(
     return words, env
 
 
-def _program(word: str) -> str:
+def _find_program_name(word: str) -> str:
     return re.split(r"[\\/]", word)[-1].lower()

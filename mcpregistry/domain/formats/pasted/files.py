@@ -13,11 +13,11 @@ from mcpregistry.domain.formats import toml
 from mcpregistry.domain.formats.document import Document, Json, JsonObject
 from mcpregistry.domain.formats.hosts.claude import CLAUDE_PLUGIN
 from mcpregistry.domain.formats.hosts.shapes import is_entry
-from mcpregistry.domain.formats.pasted.known import (
+from mcpregistry.domain.formats.pasted.common_entries import (
     NAME,
-    named_by_address,
-    named_by_command,
-    refused,
+    make_refusal,
+    name_from_address,
+    name_from_command,
 )
 
 _FRAGMENT = re.compile(r'\s*"(?:[^"\\\n]|\\.)+"\s*:\s*\{', re.DOTALL)
@@ -47,27 +47,27 @@ def read(text: str) -> tuple[str, Document, str]:
     data = texts.load(raw, NAME)
     if isinstance(data.get("name"), str) and ("packages" in data or "remotes" in data):
         return "the server.json of a registry entry", Document(), str(data["name"])
-    what, document = _of(data, raw)
+    what, document = _read_pasted_data(data, raw)
     if not document.servers and not document.refused:
-        raise refused(
+        raise make_refusal(
             "The text contains no server.", "Paste the part with the command or the address."
         )
     return what, document, ""
 
 
-def _of(data: JsonObject, raw: bytes) -> tuple[str, Document]:
+def _read_pasted_data(data: JsonObject, raw: bytes) -> tuple[str, Document]:
     """One entry, or a file or a part of one as ``importconfig`` reads it."""
     if is_entry(data):
-        name = _name_of(data)
+        name = _name_entry(data)
         entry = {key: value for key, value in data.items() if key != "name"}
         return "one entry of a host's file", CLAUDE_PLUGIN.read({name: entry}, NAME)
     found, document = formats.read(raw, NAME)
     return f"a configuration of {found.title}", replace(
-        document, notes=found.in_its_words(document.notes)
+        document, notes=found.spell_notes(document.notes)
     )
 
 
-def _name_of(entry: Mapping[str, Json]) -> str:
+def _name_entry(entry: Mapping[str, Json]) -> str:
     """Of an entry that stands without its key."""
     if isinstance(entry.get("name"), str) and entry["name"].strip():
         return str(entry["name"])
@@ -77,7 +77,7 @@ def _name_of(entry: Mapping[str, Json]) -> str:
     if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
         args = args if isinstance(args, list) else []
         return (
-            named_by_command([*words, *(word for word in args if isinstance(word, str))])
+            name_from_command([*words, *(word for word in args if isinstance(word, str))])
             or "server"
         )
-    return named_by_address(str(next((entry[key] for key in _REACHES if key in entry), "")))
+    return name_from_address(str(next((entry[key] for key in _REACHES if key in entry), "")))

@@ -15,7 +15,7 @@ from typing import Literal
 
 from mcpregistry.domain.formats.document import ServerEntry
 from mcpregistry.domain.formats.placeholders import is_reference
-from mcpregistry.domain.text.redaction import SHAPED, secrets_in_word
+from mcpregistry.domain.text.redaction import SHAPED, find_secret_spans
 from mcpregistry.domain.text.secret_names import is_secret_name
 
 _SCHEME = re.compile(r"(?i)((?:bearer|basic|token|apikey)\s+)(?=\S)")
@@ -63,23 +63,24 @@ class Secret:
         return self.place in ("env", "headers")
 
 
-def taken_out(entry: ServerEntry) -> tuple[ServerEntry, tuple[Secret, ...]]:
+def extract_secrets(entry: ServerEntry) -> tuple[ServerEntry, tuple[Secret, ...]]:
     """The entry without what looks like a secret, and each that was taken out, in the order of a
     form."""
     taker = _Taker(entry.key)
     plain = replace(
         entry,
-        command=tuple(taker.words(entry.command)),
-        url=taker.url(entry.url),
-        env={name: taker.named("env", name, value) for name, value in entry.env.items()},
+        command=tuple(taker.take_from_words(entry.command)),
+        url=taker.take_from_url(entry.url),
+        env={name: taker.take_from_value("env", name, value) for name, value in entry.env.items()},
         headers={
-            name: taker.named("headers", name, value) for name, value in entry.headers.items()
+            name: taker.take_from_value("headers", name, value)
+            for name, value in entry.headers.items()
         },
     )
     return plain, tuple(taker.found)
 
 
-def to_fill_in(text: str) -> bool:
+def is_placeholder_text(text: str) -> bool:
     """Whether a text only stands where something is to be entered."""
     return not text.strip() or bool(_TO_FILL_IN.fullmatch(text.strip()))
 
@@ -91,7 +92,7 @@ class _Taker:
         self.key = key
         self.found: list[Secret] = []
 
-    def named(self, place: Place, name: str, text: str) -> str:
+    def take_from_value(self, place: Place, name: str, text: str) -> str:
         """The value of a variable or header. References stay, and so does the scheme before a
         token."""
         scheme = match[1] if (match := _SCHEME.match(text)) else ""
@@ -99,22 +100,22 @@ class _Taker:
         if is_reference(value):
             return text
         if scheme or is_secret_name(name) or name.lower() == "cookie" or SHAPED.fullmatch(value):
-            return scheme + self._taken(place, name, value)
-        return _PASSWORD.sub(self._password(place, name), text)
+            return scheme + self._replace_with_reference(place, name, value)
+        return _PASSWORD.sub(self._make_password_replacer(place, name), text)
 
-    def words(self, words: tuple[str, ...]) -> Iterator[str]:
+    def take_from_words(self, words: tuple[str, ...]) -> Iterator[str]:
         """The words of a command, without what pages and exports mask as well."""
         for before, word in zip(("", *words), words, strict=False):
-            yield self._without("command", before, word)
+            yield self._take_spans("command", before, word)
 
-    def url(self, url: str) -> str:
+    def take_from_url(self, url: str) -> str:
         """The same of an address."""
-        return self._without("url", "", url)
+        return self._take_spans("url", "", url)
 
-    def _without(self, place: Place, before: str, word: str) -> str:
+    def _take_spans(self, place: Place, before: str, word: str) -> str:
         plain = ""
         end = 0
-        for span in secrets_in_word(before, word):
+        for span in find_secret_spans(before, word):
             value = word[span.start : span.end]
             label = (
                 "address"
@@ -122,19 +123,19 @@ class _Taker:
                 else _LABELS.get(span.name, span.name.lstrip("-"))
             )
             plain += word[end : span.start] + (
-                value if is_reference(value) else self._taken(place, label, value)
+                value if is_reference(value) else self._replace_with_reference(place, label, value)
             )
             end = span.end
         return plain + word[end:]
 
-    def _password(self, place: Place, name: str) -> Callable[[re.Match[str]], str]:
+    def _make_password_replacer(self, place: Place, name: str) -> Callable[[re.Match[str]], str]:
         return lambda match: (
             match[0]
             if is_reference(match[2])
-            else match[1] + self._taken(place, f"{name} password", match[2])
+            else match[1] + self._replace_with_reference(place, f"{name} password", match[2])
         )
 
-    def _taken(self, place: Place, label: str, value: str) -> str:
+    def _replace_with_reference(self, place: Place, label: str, value: str) -> str:
         said = _NO_NAME.sub("-", label).strip("-.").lower() or "secret"
         base = f"{self.key[:26]}-{said[:32]}"
         name = base
@@ -143,6 +144,6 @@ class _Taker:
         while name in taken:
             name = f"{base}-{number}"
             number = number + 1
-        secret = Secret(name, label, place, "" if to_fill_in(value) else value)
+        secret = Secret(name, label, place, "" if is_placeholder_text(value) else value)
         self.found.append(secret)
         return secret.reference

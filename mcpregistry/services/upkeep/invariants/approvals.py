@@ -12,71 +12,73 @@ from typing import Any
 
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
-from mcpregistry.db import streamed
-from mcpregistry.domain.lifecycle import TERMINAL, State
+from mcpregistry.db import stream_rows
+from mcpregistry.domain.lifecycle import TERMINAL, InvocationState
 from mcpregistry.models import ApprovalRequest, ApprovalVote, AuditEntry, Invocation
-from mcpregistry.services.approvals.requests import arguments_hash, binding_for
-from mcpregistry.services.records import bound, bound_permits
-from mcpregistry.services.records.bound_approvals import KINDS, SignedApproval, find_differences
+from mcpregistry.services.approvals.requests import hash_current_arguments, recompute_binding
+from mcpregistry.services.records import signed_calls, signed_permits
+from mcpregistry.services.records.signed_approvals import KINDS, SignedApproval, find_differences
 
 _GRACE = timedelta(seconds=30)  # the reaper comes by every ten seconds
 _BATCH = 200  # calls whose votes or entries are read in one query
 _APPROVED = [
-    State.READY,
-    State.DISPATCHED,
-    State.SUCCEEDED,
-    State.TOOL_ERROR,
-    State.NOT_SENT,
-    State.UNKNOWN,
+    InvocationState.READY,
+    InvocationState.DISPATCHED,
+    InvocationState.SUCCEEDED,
+    InvocationState.TOOL_ERROR,
+    InvocationState.NOT_SENT,
+    InvocationState.UNKNOWN,
 ]
 
 
-def _asked_and_let_go() -> QuerySet[ApprovalRequest]:
+def _select_approved_requests() -> QuerySet[ApprovalRequest]:
     """Requests whose calls were approved, by their state."""
     rows = ApprovalRequest.objects.filter(call__state__in=_APPROVED, call__outcome="ask").order_by()
     return rows.select_related("call")
 
 
-def without_request(now: datetime) -> Iterator[str]:
+def find_calls_without_request(now: datetime) -> Iterator[str]:
     """Calls that wait, or were decided, and have no request."""
     asked = Invocation.objects.filter(
-        Q(outcome="ask", state__in=_APPROVED) | Q(state=State.PENDING)
+        Q(outcome="ask", state__in=_APPROVED) | Q(state=InvocationState.PENDING)
     )
-    return _ids(asked.filter(~Exists(ApprovalRequest.objects.filter(call_id=OuterRef("pk")))))
+    return _iterate_keys(
+        asked.filter(~Exists(ApprovalRequest.objects.filter(call_id=OuterRef("pk"))))
+    )
 
 
-def without_quorum(now: datetime) -> Iterator[str]:
+def find_runs_without_quorum(now: datetime) -> Iterator[str]:
     """Different people, agreeing on one and the same bytes: those that ran, as far as they are
     still stored."""
-    for request in streamed(_asked_and_let_go().prefetch_related("votes"), _BATCH):
+    for request in stream_rows(_select_approved_requests().prefetch_related("votes"), _BATCH):
         agreeing = Counter(vote.arguments_hash for vote in request.votes.all() if vote.approve)
         if request.call.arguments:
-            bytes_that_ran = arguments_hash(request)
+            bytes_that_ran = hash_current_arguments(request)
             agreeing = Counter({bytes_that_ran: agreeing[bytes_that_ran]})
         if max(agreeing.values(), default=0) < request.quorum:
             yield request.call_id
 
 
-def not_as_signed(now: datetime) -> Iterator[str]:
+def find_approvals_not_as_signed(now: datetime) -> Iterator[str]:
     """Held calls whose terms, votes or approval differ from the signed entries of the audit log."""
-    forgotten = bound.Forgotten()
+    forgotten = signed_calls.Forgotten()
     requests = (
         ApprovalRequest.objects.select_related("call").prefetch_related("votes").order_by("pk")
     )
-    rows = streamed(requests, _BATCH)
+    rows = stream_rows(requests, _BATCH)
     while batch := list(islice(rows, _BATCH)):
-        signed = _signed([request.call_id for request in batch])
+        signed = _load_signed_approvals([request.call_id for request in batch])
         for request in batch:
             erased = request.call.received_at < forgotten.payloads
             votes = list(request.votes.all())
             entries = signed.get(request.call_id, SignedApproval())
             found = any(find_differences(request, entries, votes, erased=erased))
             # it may have moved on in between
-            if found and bound.misfits_of(request.call_id, forgotten):
+            if found and signed_calls.find_call_misfits(request.call_id, forgotten):
                 yield request.call_id
 
 
-def _signed(calls: list[str]) -> dict[str, SignedApproval]:
+def _load_signed_approvals(calls: list[str]) -> dict[str, SignedApproval]:
     """By call, what its entries say. An entry that is not as it was written is found with its
     chain."""
     entries: dict[str, list[AuditEntry]] = {}
@@ -84,55 +86,63 @@ def _signed(calls: list[str]) -> dict[str, SignedApproval]:
         subject__in=[f"call:{call}" for call in calls], kind__in=KINDS
     ):
         entries.setdefault(entry.subject.removeprefix("call:"), []).append(entry)
-    return {call: read for call, each in entries.items() if (read := _read(each)) is not None}
+    return {
+        call: read
+        for call, each in entries.items()
+        if (read := _read_signed_approval(each)) is not None
+    }
 
 
-def _read(entries: list[AuditEntry]) -> SignedApproval | None:
+def _read_signed_approval(entries: list[AuditEntry]) -> SignedApproval | None:
     try:
         return SignedApproval.read(entries)
     except (KeyError, ValueError, TypeError, RecursionError):
         return None
 
 
-def permits_not_as_signed(now: datetime) -> Iterator[str]:
+def find_permits_not_as_signed(now: datetime) -> Iterator[str]:
     """Permits that could be used and differ from the signed entries."""
-    return bound_permits.find_differences(now)
+    return signed_permits.find_differences(now)
 
 
-def rejected_and_let_go(now: datetime) -> Iterator[str]:
+def find_sent_after_rejection(now: datetime) -> Iterator[str]:
     """Calls that somebody rejected and that ran all the same."""
     against = ApprovalVote.objects.filter(request=OuterRef("pk"), approve=False)
-    return streamed(_asked_and_let_go().filter(Exists(against)).values_list("call_id", flat=True))
+    return stream_rows(
+        _select_approved_requests().filter(Exists(against)).values_list("call_id", flat=True)
+    )
 
 
-def confirmed_by_nobody_allowed(now: datetime) -> Iterator[str]:
+def find_unallowed_confirmations(now: datetime) -> Iterator[str]:
     """Calls that the person at the host confirmed although their rule does not let the
     requester."""
     odd = ApprovalVote.objects.filter(via="host", request__requester_may_confirm=False)
-    return (each.request.call_id for each in streamed(odd.select_related("request").order_by()))
+    return (each.request.call_id for each in stream_rows(odd.select_related("request").order_by()))
 
 
-def approved_by_requester(now: datetime) -> Iterator[str]:
+def find_self_approvals(now: datetime) -> Iterator[str]:
     """Calls that the person who asked for them approved, although their rule does not let the
     requester."""
     own = ApprovalVote.objects.filter(approve=True, user_id=F("request__call__requester_id"))
     odd = own.filter(request__requester_may_confirm=False).order_by()
-    return streamed(odd.values_list("request__call_id", flat=True))
+    return stream_rows(odd.values_list("request__call_id", flat=True))
 
 
-def not_as_approved(now: datetime) -> Iterator[str]:
+def find_calls_not_as_approved(now: datetime) -> Iterator[str]:
     """The record still says what its binding says, and what the audit log says was sent is that."""
-    requests = streamed(_asked_and_let_go(), _BATCH)
+    requests = stream_rows(_select_approved_requests(), _BATCH)
     while batch := list(islice(requests, _BATCH)):
-        sent = _sent_bindings([request.call_id for request in batch])
+        sent = _load_sent_bindings([request.call_id for request in batch])
         for request in batch:
             call = request.call
-            forged = bool(call.arguments) and binding_for(request) != call.binding
-            if forged or (call.state != State.READY and sent.get(call.pk) != call.binding):
+            forged = bool(call.arguments) and recompute_binding(request) != call.binding
+            if forged or (
+                call.state != InvocationState.READY and sent.get(call.pk) != call.binding
+            ):
                 yield call.pk
 
 
-def _sent_bindings(calls: list[str]) -> dict[str, str | None]:
+def _load_sent_bindings(calls: list[str]) -> dict[str, str | None]:
     """By call, the binding that the audit log names where it says that the call was sent."""
     subjects = [f"call:{call}" for call in calls]
     entries = AuditEntry.objects.filter(subject__in=subjects, kind="call.dispatched").order_by("id")
@@ -142,7 +152,7 @@ def _sent_bindings(calls: list[str]) -> dict[str, str | None]:
     }
 
 
-def joinable_after_its_end(now: datetime) -> Iterator[str]:
+def find_joinable_after_end(now: datetime) -> Iterator[str]:
     """Requests that would give an end to the identical call although it was told already, or is
     stale."""
     kept = (
@@ -150,7 +160,7 @@ def joinable_after_its_end(now: datetime) -> Iterator[str]:
         .filter(call__state__in=[*TERMINAL])
         .select_related("call")
     )
-    for request in streamed(kept.order_by()):
+    for request in stream_rows(kept.order_by()):
         ended = request.call.finished_at or now
         if (
             request.delivered_at is not None
@@ -159,40 +169,48 @@ def joinable_after_its_end(now: datetime) -> Iterator[str]:
             yield request.call_id
 
 
-def past_its_time(now: datetime) -> Iterator[str]:
+def find_overdue_requests(now: datetime) -> Iterator[str]:
     """Held calls that are open though their deadline is over by more than the reaper needs."""
-    late = Q(call__state=State.PENDING, decide_by__lt=now - _GRACE) | Q(
-        call__state=State.READY, execute_by__lt=now - _GRACE
+    late = Q(call__state=InvocationState.PENDING, decide_by__lt=now - _GRACE) | Q(
+        call__state=InvocationState.READY, execute_by__lt=now - _GRACE
     )
-    return (each.call_id for each in streamed(ApprovalRequest.objects.filter(late).order_by()))
+    return (each.call_id for each in stream_rows(ApprovalRequest.objects.filter(late).order_by()))
 
 
-def decided_without_time(now: datetime) -> Iterator[str]:
+def find_decisions_without_time(now: datetime) -> Iterator[str]:
     """Decided requests without the time of the decision."""
-    decided = ApprovalRequest.objects.exclude(call__state=State.PENDING).filter(decided_at=None)
-    return _ids(decided)
+    decided = ApprovalRequest.objects.exclude(call__state=InvocationState.PENDING).filter(
+        decided_at=None
+    )
+    return _iterate_keys(decided)
 
 
-def _ids(rows: QuerySet[Any]) -> Iterator[str]:
-    return (str(key) for key in streamed(rows.order_by().values_list("pk", flat=True)))
+def _iterate_keys(rows: QuerySet[Any]) -> Iterator[str]:
+    return (str(key) for key in stream_rows(rows.order_by().values_list("pk", flat=True)))
 
 
 RULES = [
-    ("Every held call has its approval request.", without_request),
-    ("Held calls ran only with enough approvals of exactly these arguments.", without_quorum),
-    ("Terms, votes and approvals match the audit log.", not_as_signed),
-    ("Permits match the audit log.", permits_not_as_signed),
-    ("Rejected calls never ran.", rejected_and_let_go),
+    ("Every held call has its approval request.", find_calls_without_request),
+    (
+        "Held calls ran only with enough approvals of exactly these arguments.",
+        find_runs_without_quorum,
+    ),
+    ("Terms, votes and approvals match the audit log.", find_approvals_not_as_signed),
+    ("Permits match the audit log.", find_permits_not_as_signed),
+    ("Rejected calls never ran.", find_sent_after_rejection),
     (
         "Requesters confirmed their own calls only if the rule allowed it.",
-        confirmed_by_nobody_allowed,
+        find_unallowed_confirmations,
     ),
-    ("No user approved their own call.", approved_by_requester),
+    ("No user approved their own call.", find_self_approvals),
     (
         "Each call ran as it was approved: agent, server, definition, arguments and rule.",
-        not_as_approved,
+        find_calls_not_as_approved,
     ),
-    ("No outcome is stored for callers that received it or came too late.", joinable_after_its_end),
-    ("No held call is open after its time limit.", past_its_time),
-    ("Every decided call has the time of its decision.", decided_without_time),
+    (
+        "No outcome is stored for callers that received it or came too late.",
+        find_joinable_after_end,
+    ),
+    ("No held call is open after its time limit.", find_overdue_requests),
+    ("Every decided call has the time of its decision.", find_decisions_without_time),
 ]

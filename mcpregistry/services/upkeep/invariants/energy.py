@@ -6,25 +6,25 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import pairwise
 
-from mcpregistry.db import streamed
+from mcpregistry.db import stream_rows
 from mcpregistry.models import EnergyEntry, EnergyPool
 from mcpregistry.services.records import signed_books
 from mcpregistry.services.records.signed_books import CLOSE
 
 
-def unbalanced(now: datetime) -> Iterator[str]:
+def find_unbalanced_pools(now: datetime) -> Iterator[str]:
     """Entries since a pool was last changed that do not follow from the one before, and levels not
     told by the last."""
-    yield from signed_books.head_problems(EnergyPool.BOOK)
+    yield from signed_books.find_head_problems(EnergyPool.BOOK)
     for pool in EnergyPool.objects.all():
         entries = EnergyEntry.objects.filter(pool=pool).order_by("id")
         changed = entries.filter(kind=EnergyEntry.Kind.SETTING).last()
-        yield from _gaps(
-            pool, list(streamed(entries.filter(pk__gte=changed.pk) if changed else entries))
+        yield from _find_gaps(
+            pool, list(stream_rows(entries.filter(pk__gte=changed.pk) if changed else entries))
         )
 
 
-def _gaps(pool: EnergyPool, entries: list[EnergyEntry]) -> Iterator[str]:
+def _find_gaps(pool: EnergyPool, entries: list[EnergyEntry]) -> Iterator[str]:
     at = entries[0].at if entries else None
     for last, entry in pairwise(entries):
         assert at is not None
@@ -39,12 +39,12 @@ def _gaps(pool: EnergyPool, entries: list[EnergyEntry]) -> Iterator[str]:
             yield f"{pool.slug}: entry {entry.pk}"
 
 
-def broken(now: datetime) -> Iterator[str]:
+def find_broken_energy_chains(now: datetime) -> Iterator[str]:
     """Entries that were changed, or follow from another one than the one before."""
-    return signed_books.broken_chains(EnergyPool.BOOK)
+    return signed_books.find_broken_chains(EnergyPool.BOOK)
 
 
 RULES: list[tuple[str, Callable[[datetime], Iterator[str]]]] = [
-    ("The entries of each energy pool add up.", unbalanced),
-    ("Every energy entry is signed and follows the one before it.", broken),
+    ("The entries of each energy pool add up.", find_unbalanced_pools),
+    ("Every energy entry is signed and follows the one before it.", find_broken_energy_chains),
 ]

@@ -18,25 +18,36 @@ MOST_ERROR = 4_000  # characters of a block that is no text, where it stands for
 
 
 def plain_result(result: dict[str, Any]) -> Any:
-    """The first block as a value: text is parsed as JSON where it is JSON; no content is null.
-
-    A server that answers only with structured content gets that.
+    """The result as one value. Structured content comes first, because it is complete; SDKs put a
+    value that is not an object into its member ``result``. Otherwise, a single block is its value,
+    several blocks are the list of their values, and no block is null. Text is parsed as JSON if it
+    is JSON.
     """
-    first = _first(result)
-    if first is None:
-        return result.get("structuredContent")
-    text = first.get("text") if first.get("type") == "text" else None
-    return _parse_json(text) if isinstance(text, str) else first
+    structured = result.get("structuredContent")
+    if isinstance(structured, dict):
+        return structured["result"] if structured.keys() == {"result"} else structured
+    values = [_value_of(block) for block in _blocks(result)]
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else values
+
+
+def _value_of(block: dict[str, Any]) -> Any:
+    text = block.get("text") if block.get("type") == "text" else None
+    return _parse_json(text) if isinstance(text, str) else block
 
 
 def content_type(result: dict[str, Any] | None) -> ContentType:
-    """What kind of content the first block of a result is. A result without one is null, which is
+    """What kind of value ``plain_result`` is. Structured content, several blocks and no block are
     JSON; where there is no result at all, there is the sentence of the failure, which is text."""
     if result is None:
         return "text"
-    first = _first(result)
-    if first is None or first.get("type") == "resource_link":
+    if isinstance(result.get("structuredContent"), dict):
+        return "text" if isinstance(plain_result(result), str) else "json"
+    blocks = _blocks(result)
+    if len(blocks) != 1 or blocks[0].get("type") == "resource_link":
         return "json"
+    first = blocks[0]
     text = _text_of(first)
     if text is None:
         return "binary"
@@ -58,26 +69,19 @@ def failure(outcome: CallOutcome) -> str:
     return f"Tool execution failed: {outcome.message}"
 
 
-def _first(result: dict[str, Any]) -> dict[str, Any] | None:
+def _blocks(result: dict[str, Any]) -> list[dict[str, Any]]:
     blocks = result.get("content")
-    found = blocks[0] if isinstance(blocks, list) and blocks else None
-    return found if isinstance(found, dict) else None
+    return [each for each in blocks if isinstance(each, dict)] if isinstance(blocks, list) else []
 
 
 def _first_text(result: dict[str, Any]) -> str:
-    blocks = result.get("content")
-    texts = (
-        (_text_of(block) for block in blocks if isinstance(block, dict))
-        if isinstance(blocks, list)
-        else ()
-    )
-    return next((text for text in texts if text), "")
+    return next((text for block in _blocks(result) if (text := _text_of(block))), "")
 
 
 def _block(result: dict[str, Any]) -> str:
     """The first block itself, as JSON: what a tool says with a picture alone is not kept from the
     reader."""
-    first = _first(result)
+    first = next(iter(_blocks(result)), None)
     whole = json.dumps(first, ensure_ascii=False) if first and first.get("type") != "text" else ""
     return whole if len(whole) <= MOST_ERROR else f"{whole[:MOST_ERROR]}…"
 

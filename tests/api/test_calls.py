@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -21,8 +22,17 @@ from mcpregistry.calls.engine import Engine, get_current_engine, set_current_eng
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.outcome_texts import LOOK_FIRST, NOT_SENT
 from mcpregistry.domain.lifecycle import InvocationState
-from mcpregistry.models import Agent, Configuration, Endpoint, Invocation, KeptAnswer, Server
+from mcpregistry.models import (
+    Agent,
+    Budget,
+    Configuration,
+    Endpoint,
+    Invocation,
+    KeptAnswer,
+    Server,
+)
 from mcpregistry.services.access import grants, tokens
+from mcpregistry.services.budgets import books
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.records import idempotency
 from mcpregistry.services.servers import lifecycle
@@ -186,6 +196,20 @@ async def test_too_many_calls_a_minute_are_429(site):
     assert (status, problem["code"]) == (429, "RATE_LIMITED")
 
 
+async def test_a_call_beyond_a_budget_is_429(site):
+    def add_budget() -> None:
+        agent = Agent.objects.get(slug="robot")
+        row = Budget(agent=agent, slug="b", unit="calls", period="month", hard=Decimal(1))
+        books.save_budget(budget=row, actor="test")
+
+    await db_call(add_budget)
+    await db_call(get_current_engine().live.refresh)
+    assert (await site.call("echo__echo"))[0] == 200
+    status, problem = await site.call("echo__echo")
+    assert (status, problem["code"]) == (429, "BUDGET_SPENT")
+    assert "resets" in f"{problem['message']} {problem['remedy']}"
+
+
 async def test_a_server_that_is_down_is_an_answer_unless_strict(site):
     status, answer = await site.call("down__pid")
     assert (status, answer["success"], answer["result"]) == (200, False, None)
@@ -240,13 +264,24 @@ async def test_odd_arguments_neither_crash_nor_vanish(site):
 RESULTS = [
     ({"content": []}, None, "json"),
     ({"content": [], "structuredContent": {"a": 1}}, {"a": 1}, "json"),
+    (
+        {"content": [{"type": "text", "text": "1"}], "structuredContent": {"result": [1]}},
+        [1],
+        "json",
+    ),
+    ({"content": [], "structuredContent": {"result": "x"}}, "x", "text"),
+    (
+        {"content": [{"type": "text", "text": "one"}, {"type": "text", "text": "2"}]},
+        ["one", 2],
+        "json",
+    ),
     ({"content": [{"type": "text", "text": '{"a":1}'}]}, {"a": 1}, "json"),
     ({"content": [{"type": "text", "text": "abc"}]}, "abc", "text"),
     ({"content": [{"type": "text", "text": "007"}]}, "007", "text"),
     ({"content": [{"type": "text", "text": "NaN"}]}, "NaN", "text"),
     ({"content": [{"type": "text", "text": "[" * 100_000}]}, "[" * 100_000, "text"),
     (
-        {"content": [{"type": "image", "data": "AA=="}, {"type": "text", "text": "x"}]},
+        {"content": [{"type": "image", "data": "AA=="}]},
         {"type": "image", "data": "AA=="},
         "binary",
     ),
@@ -271,7 +306,7 @@ RESULTS = [
 
 
 @pytest.mark.parametrize(("result", "value", "kind"), RESULTS)
-def test_the_first_block_becomes_a_plain_value(result, value, kind):
+def test_a_result_becomes_one_value(result, value, kind):
     assert plain_result(result) == value
     assert content_type(result) == kind
 

@@ -30,11 +30,14 @@ from mcpregistry.domain.errors import ConfigInvalid, SlipsnisseError
 from mcpregistry.domain.policy.decision import RuleOutcome
 from mcpregistry.domain.servers.redacted_env import ADDRESSES
 from mcpregistry.domain.text.canonical import encode_lossy_json
+from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.models import Agent, Configuration, PolicyRule, Server, Tool
 from mcpregistry.models.sealing import find_sealed_columns
 from mcpregistry.services.access.roles import find_approvers
 from mcpregistry.services.records import audit
 from subagents.models import EffortAgent, ExpertTool, LanguageModel, Provider
+
+_MOST_SHOWN = 200  # characters of a kept entry without a name
 
 
 @dataclass
@@ -257,7 +260,9 @@ class _Taking:
                 self._fill(kind, row, entry, Secrets())
                 if SAVERS[kind.section](self, row, entry):
                     self.report.made.append(place)
-        self.report.kept += [f"{kind.section}: an entry without a name" for _ in there]
+        self.report.kept += [
+            f"{kind.section}: {show_invisible_characters(text, _MOST_SHOWN)}" for text in there
+        ]
 
     def _import_named(self, kind: RecordKind, name: str, entry: Entry, row: Any) -> None:
         if row is not None and self._is_as(kind, name, entry, row):

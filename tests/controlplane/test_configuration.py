@@ -495,6 +495,21 @@ def test_a_file_that_cannot_work_is_refused_with_its_place_and_nothing_is_saved(
     assert not AuditEntry.objects.filter(kind="site.imported").exists()
 
 
+@pytest.mark.usefixtures("live_db")
+def test_a_grant_that_the_import_keeps_is_named(people):
+    agents.save_agent(agent=Agent(slug="ann"), actor=ACTOR)
+    document = text.load(exported()[0].encode(), "site.yaml")
+    document["grants"] = [{"agent": "ann", "server": "git", "argument_pins": {"path": "/a"}}]
+    saved("git", command=["true"])
+    document_import.take(document, {}, confirm=True)
+    document["grants"][0]["argument_pins"] = {"path": "/b"}
+    report = document_import.take(document, {}, confirm=True)
+    assert report.made == ["grants/1"]
+    kept = next(each for each in report.kept if each.startswith("grants: "))
+    assert '"agent":"ann"' in kept
+    assert '"argument_pins":{"path":"/a"}' in kept
+
+
 def saved(slug: str, **columns: Any) -> Server:
     """A server of this site."""
     env = columns.pop("env", {})

@@ -632,7 +632,7 @@ def test_paths_that_open_the_sites_data_are_refused_on_the_form(client_of: Clien
     )
     assert "absolute" in errors(answer)["sandbox_write"][0]
     answer = client_of("operator").post(ADD, LOCAL | {"sandbox": "enforce", "sandbox_write": "/"})
-    assert "access to data" in answer.content.decode()
+    assert "access data" in answer.content.decode()
     assert not Server.objects.filter(slug="new").exists()
 
 

@@ -209,8 +209,8 @@ async def test_a_library_that_prints_does_not_disturb_the_protocol(floor, runmcp
     )
     program = (
         f"import runpy, sys; sys.path[:0] = [{str(noisy)!r}, '.']; sys.argv = ['manage.py', 'runmcp', '--cwd', {str(folder())!r}]; "
-        "import manage, mcpregistry.gateway.stdio.preload as d; opened = d.open_door; "
-        "d.open_door = lambda *a: (opened(*a), __import__('noise'))[0]; manage.main()"
+        "import manage, mcpregistry.gateway.stdio.preload as d; opened = d.claim_pipe; "
+        "d.claim_pipe = lambda *a: (opened(*a), __import__('noise'))[0]; manage.main()"
     )
     async with raw_host(runmcp, [sys.executable, "-c", program]) as host:
         await host.handshake()

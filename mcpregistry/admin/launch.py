@@ -70,6 +70,7 @@ def _program(server: Server) -> dict[str, Any]:
         "file": resolve_program(program),
         "policy": server.sandbox_policy(),
         "protection": sandbox.find_server_protection(server),
+        "hidden": sandbox.list_hidden_from(server),
     }
 
 

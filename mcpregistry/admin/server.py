@@ -272,6 +272,7 @@ class ServerAdmin(LiveAdmin, RecordAdmin):
             "problem": _problem(row),
             "protection": sandbox.find_server_protection(row),
             "outlook": sandbox.explain_sandbox_outlook(row) if is_active(row) else None,
+            "hidden": sandbox.list_hidden_from(row),
             "limits": row.bounds().texts(),
             "keeps_state": _keeps_state(row, tools),
             "open_secrets": exposed_secrets.has_open_secrets(row),

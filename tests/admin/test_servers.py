@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -262,6 +263,22 @@ def test_the_launch_page_shows_every_word_and_no_value(client_of: ClientOf, site
     assert "/srv/x" in html
     assert "canary-value" not in html
     assert str(shutil.which("sh") and __import__("os").path.realpath(shutil.which("sh"))) in html
+
+
+def test_confirming_a_launch_names_paths_that_the_sandbox_hides(
+    client_of: ClientOf, site: Site
+) -> None:
+    script = os.path.realpath(__file__)
+    server = lifecycle.save_server(
+        server=Server(slug="mine", command=["python3", script], sandbox="enforce"), actor=ACTOR
+    )
+    place = f'<code class="sn-code">{script}</code>'
+    for address in (confirm(server), change(server)):
+        html = client_of("admin").get(address).content.decode()
+        assert place in html.split('id="hidden-paths"')[1].split("</p>")[0]
+    server.change(sandbox_read=[os.path.dirname(script)])
+    lifecycle.save_server(server=server, actor=ACTOR)
+    assert "hidden-paths" not in client_of("admin").get(confirm(server)).content.decode()
 
 
 def test_a_program_that_is_not_there_is_said_to_be_missing(client_of: ClientOf, site: Site) -> None:

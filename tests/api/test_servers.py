@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -91,6 +92,9 @@ def test_what_a_readme_says_is_read_into_words_without_its_secrets(operator):
     assert server["secrets"] == [
         {"credential": "gh-gh-token", "label": "GH_TOKEN", "place": "env", "filled_in": True}
     ]
+    assert server["sandbox_read"] == []
+    local = operator.post("/servers/read", {"text": f"python {__file__}"}).json()["servers"][0]
+    assert local["sandbox_read"] == [str(Path(__file__).parent)]
     assert not Server.objects.exists()
     assert (
         operator.post("/servers/read", {"text": "io.github.example/tides"}).json()["registry_entry"]

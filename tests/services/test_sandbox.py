@@ -25,7 +25,11 @@ from mcpregistry.domain.servers.target import Ports
 from mcpregistry.downstream.transports.sandbox import SYSTEM, build_policy, split_around_hidden
 from mcpregistry.models import AuditEntry, Server
 from mcpregistry.services.servers import lifecycle
-from mcpregistry.services.servers.sandbox import build_sandbox, find_server_protection
+from mcpregistry.services.servers.sandbox import (
+    build_sandbox,
+    find_server_protection,
+    list_hidden_from,
+)
 from mcpregistry.services.servers.targets import build_target
 
 pytestmark = pytest.mark.django_db
@@ -208,6 +212,19 @@ def test_a_target_has_the_sandbox_that_is_on_or_tried() -> None:
     assert (target.read, target.write, target.network) == (("/srv/docs",), ("/srv/out",), False)
     assert build_target(off.pk).sandbox is None
     assert build_target(off.pk, in_sandbox=True).sandbox is not None
+
+
+def test_paths_of_the_command_that_the_sandbox_hides_are_listed(tmp_path: Path) -> None:
+    script = tmp_path / "build/index.js"
+    script.parent.mkdir()
+    script.touch()
+    command = ["/usr/bin/env", "build/index.js", str(script), "/usr/bin", "no/such", "--port=1/2"]
+    server = active(**ON | {"command": command, "cwd": str(tmp_path)})
+    assert list_hidden_from(server) == [str(script), str(script)]
+    server.sandbox_read = [str(tmp_path)]
+    assert list_hidden_from(server) == []
+    server.sandbox = "off"
+    assert list_hidden_from(server) == []
 
 
 @pytest.mark.attack

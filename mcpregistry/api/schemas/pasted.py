@@ -13,6 +13,7 @@ from mcpregistry.api.schemas.servers import TransportName
 from mcpregistry.domain.formats.document import ServerEntry
 from mcpregistry.domain.formats.pasted import MOST_CHARACTERS, Pasted
 from mcpregistry.domain.formats.pasted.secrets import extract_secrets
+from mcpregistry.services.servers.sandbox import list_named_paths
 
 
 class PastedIn(StrictInput):
@@ -47,6 +48,9 @@ class PastedServer(Schema):
     transport: TransportName
     command: list[str]
     cwd: str
+    sandbox_read: list[str] = Field(
+        description="Paths in the command, which the server can read in its sandbox only if they are sent along."
+    )
     env: dict[str, str]
     url: str
     headers: dict[str, str]
@@ -91,6 +95,7 @@ def _build_pasted_server(entry: ServerEntry) -> PastedServer:
         transport=plain.transport,
         command=[*plain.command],
         cwd=plain.cwd,
+        sandbox_read=list_named_paths(plain.command),
         env={**plain.env},
         url=plain.url,
         headers={**plain.headers},

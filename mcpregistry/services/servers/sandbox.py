@@ -226,6 +226,13 @@ def _describe_machine(*, strict: bool) -> Machine:
     )
 
 
+def list_hidden_from(server: Server) -> list[str]:
+    """Files and folders that its command names, and that its sandbox hides from it; none if it has
+    no sandbox."""
+    is_local = server.transport == Transport.STDIO and bool(server.command)
+    return list_unreadable_for(server) if is_local and server.sandbox_policy().enforced else []
+
+
 def list_unreadable_for(server: Server) -> list[str]:
     """Files and folders that its command names, and that it could not read in its sandbox as its
     policy is now."""
@@ -236,16 +243,21 @@ def list_unreadable_for(server: Server) -> list[str]:
         programs = []
     given = [*SYSTEM, *policy.read, *policy.write, *_list_install_folders(server), *programs]
     places = [*given, *map(os.path.realpath, given)]
-    named = [
-        word
-        for word in server.command[1:]
-        if word.startswith("/") and "\0" not in word and os.path.exists(word)
-    ]
+    named = filter(None, (_find_named_path(server, word) for word in server.command[1:]))
     return [
-        word
-        for word in named
-        if not any(PurePath(os.path.realpath(word)).is_relative_to(each) for each in places)
+        path
+        for path in named
+        if not any(PurePath(os.path.realpath(path)).is_relative_to(each) for each in places)
     ]
+
+
+def _find_named_path(server: Server, word: str) -> str:
+    """The existing path that a word of the command names; a relative one is in the working
+    directory. Empty if it names none."""
+    path = os.path.join(server.cwd, word)
+    if "\0" in word or "/" not in word or not path.startswith("/"):
+        return ""
+    return path if os.path.exists(path) else ""
 
 
 @dataclass(frozen=True, slots=True)

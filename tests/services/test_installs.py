@@ -280,7 +280,7 @@ def test_what_a_newer_version_would_offer_is_read_in_a_sandbox_and_shown_before_
     ("ecosystem", "package", "version", "reason"),
     [
         ("pypi", "sdist-only", "1.0", "sdist-only==1.0 is only available as a source distribution"),
-        ("pypi", "from-git", "1.0", "needs small-dep from an address or a git repository"),
+        ("pypi", "from-git", "1.0", "depends on small-dep from an address or a git repository"),
         ("pypi", "small-server", "9.9", "No version small-server==9.9"),
         ("npm", "with-script", "1.0.0", "needs to run a script during installation"),
         ("npm", "from-git", "1.0.0", "from a git repository or another address"),

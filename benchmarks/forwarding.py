@@ -26,10 +26,10 @@ async def main(calls: int, folder: Path) -> None:
     """Print milliseconds for each call: one after the other, then ten at once."""
     from mcpregistry.calls.connection_placement import Placement
     from mcpregistry.db import db_call
-    from mcpregistry.domain.calls.forwarding import NOTHING
     from mcpregistry.domain.servers.target import ServerTarget
     from mcpregistry.downstream.peers.sockets import PeerAddress
     from mcpregistry.downstream.pool.pool import Pool
+    from mcpregistry.downstream.server_call import ServerCall
     from mcpregistry.models import Server
 
     server = await db_call(
@@ -42,7 +42,7 @@ async def main(calls: int, folder: Path) -> None:
 
     async def through(placement: Placement, kind: str) -> dict[str, Any]:
         return await placement.call(
-            server.pk, "echo", b'{"text":"hello"}', session=f"bench/{kind}", host=NOTHING
+            ServerCall(server.pk, "echo", b'{"text":"hello"}', session=f"bench/{kind}")
         )
 
     for kind, places in (

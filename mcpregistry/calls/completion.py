@@ -32,6 +32,7 @@ from mcpregistry.domain.policy.access import find_implied_arguments, may_begin, 
 from mcpregistry.domain.policy.decision import CallPolicy, PolicyQuestion, RuleOutcome, decide
 from mcpregistry.domain.text.canonical import clean_text
 from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.downstream.server_call import ServerCall
 
 MOST = 100  # values, as MCP has it
 SECONDS = 10.0
@@ -183,16 +184,15 @@ class ArgumentCompletions:
         if known:
             params["context"] = {"arguments": dict(known)}
         seconds = min(server.request_timeout or SECONDS, SECONDS)
-        about = (tool.kind, tool.name, tool.definition_hash)
+        about = ServerCall(
+            server.id,
+            tool.name,
+            kind=tool.kind,
+            revision=server.revision,
+            definition=tool.definition_hash,
+        )
         try:
-            result = await self._pool.ask(
-                server.id,
-                "completion/complete",
-                params,
-                about=about,
-                revision=server.revision,
-                seconds=seconds,
-            )
+            result = await self._pool.ask(about, "completion/complete", params, seconds=seconds)
         except ToolRefused as error:
             if error.rpc_code == METHOD_NOT_FOUND:
                 return [], None, None

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,6 @@ from mcpregistry.db import db_call
 from mcpregistry.domain import error_texts
 from mcpregistry.domain.calls.forwarding import Ask, Forwarding
 from mcpregistry.domain.errors import ConnectionFailed, QueueFullError
-from mcpregistry.domain.offer_kinds import TOOL
 from mcpregistry.domain.servers.sessions import parse_session_name
 from mcpregistry.downstream.peers.channels import Channels, unpack_host
 from mcpregistry.downstream.peers.client import Relay, notify_process
@@ -41,7 +40,9 @@ from mcpregistry.downstream.peers.messages import (
     RelayedNotice,
     RelayedRequest,
     RelayedWatch,
+    pack_call,
     pack_host,
+    unpack_call,
 )
 from mcpregistry.downstream.peers.server import (
     AskHost,
@@ -53,6 +54,7 @@ from mcpregistry.downstream.peers.server import (
 )
 from mcpregistry.downstream.peers.sockets import PeerAddress, identify
 from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.downstream.server_call import ServerCall
 from mcpregistry.services.servers import placement
 from mcpregistry.services.servers.placement import LEASE, ConnectionPlace, Owner
 
@@ -71,7 +73,6 @@ _PAUSE = 0.1
 # after which a process of another machine, which refuses connections, counts as dead
 _REFUSALS = 10
 ALL_MACHINES = "all"  # in the place of a machine's name
-_CALLBACKS = ("on_sent", "on_progress", "on_log")
 
 
 class Placement:
@@ -125,35 +126,18 @@ class Placement:
         with contextlib.suppress(Error):  # then the leases run out
             await db_call(placement.release_process, self._us.process)
 
-    async def call(
-        self,
-        server_id: int,
-        name: str,
-        arguments_json: bytes,
-        *,
-        session: str,
-        host: Forwarding,
-        **options: Any,
-    ) -> dict[str, Any]:
+    async def call(self, call: ServerCall) -> dict[str, Any]:
         """``Pool.call``, in the process that has the connection. Raises what that raises, and
         Busy."""
-        key = (server_id, session)
-        if not session or not self._us.address:
-            return await self._call_here(key, name, arguments_json, host=host, **options)
+        if not call.session or not self._us.address:
+            return await self._call_here(call)
+        key = (call.server_id, call.session)
         for attempt in range(_TRIES):
             owner = await self.find_owner(key)
             if self.is_us(owner):
-                return await self._call_here(key, name, arguments_json, host=host, **options)
+                return await self._call_here(call)
             try:
-                call = _pack_call(
-                    owner,
-                    key,
-                    name,
-                    arguments_json,
-                    told=self.pack_local_host(host),
-                    options=options,
-                )
-                return await self._relay_call(owner, call, host, options)
+                return await self._relay_call(owner, call)
             except NotOwnerError:
                 # it has just given the connection up, or looks first whether it still has it
                 self._owners.pop(key, None)
@@ -165,21 +149,31 @@ class Placement:
             remedy=error_texts.TRY_AGAIN_SOON,
         )
 
-    async def _call_here(
-        self, key: Key, name: str, arguments_json: bytes, **options: Any
-    ) -> dict[str, Any]:
-        """``Pool.call``. After a loss, every call says that the state is new until one that says so
-        has succeeded."""
+    async def _call_here(self, call: ServerCall) -> dict[str, Any]:
+        """``Pool.call``. After a loss, every result says that the state is new until one that says
+        so has arrived.
+
+        What counts is whether the loss was known when the call was sent: then it was sent on a new
+        connection. A loss that comes later is for the next call.
+        """
+        if not call.session:
+            return await self._pool.call(call)
+        key = (call.server_id, call.session)
+        at_sending = self._us
+
+        def note_owner() -> None:
+            nonlocal at_sending
+            at_sending = self._owners.get(key, self._us)
+            if call.on_sent is not None:
+                call.on_sent()
+
         with self.hold_connection(key):
-            was_lost = self._owners.get(key, self._us).is_lost
-            result = await self._pool.call(key[0], name, arguments_json, session=key[1], **options)
-            if was_lost and (known := self._owners.get(key)) is not None:
-                self._owners[key] = replace(known, is_lost=False)
-            return (
-                _add_state_note(result)
-                if was_lost or self._owners.get(key, self._us).is_lost
-                else result
-            )
+            result = await self._pool.call(msgspec.structs.replace(call, on_sent=note_owner))
+            if not at_sending.is_lost:
+                return result
+            if self._owners.get(key) is at_sending:
+                self._owners[key] = replace(at_sending, is_lost=False)
+            return _add_state_note(result)
 
     @contextlib.contextmanager
     def hold_connection(self, key: Key) -> Iterator[None]:
@@ -268,18 +262,15 @@ class Placement:
         """What another process needs to know of a host of this process."""
         return pack_host(host, self._channels.get_name(host.channel), self._us.address)
 
-    async def _relay_call(
-        self, owner: Owner, call: RelayedCall, host: Forwarding, options: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        still_owns = partial(self.is_still_owner, (call.server, call.session), owner)
-        callbacks = {each: options.get(each) for each in _CALLBACKS}
+    async def _relay_call(self, owner: Owner, call: ServerCall) -> dict[str, Any]:
+        key = (call.server_id, call.session)
+        relayed = pack_call(call, owner.process, self.pack_local_host(call.host))
+        still_owns = partial(self.is_still_owner, key, owner)
         try:
-            return await Relay(call, host, callbacks, still_owns).run(
-                owner.address, self.connections
-            )
+            return await Relay(relayed, call, still_owns).run(owner.address, self.connections)
         except (QueueFullError, ConnectionFailed):
             # it may hang: the next call looks whether it still renews its lease
-            self._owners.pop((call.server, call.session), None)
+            self._owners.pop(key, None)
             raise
 
     async def find_owner(self, key: Key) -> Owner:
@@ -362,23 +353,8 @@ class Placement:
         self, call: RelayedCall, ask: Ask | None, callbacks: Callbacks
     ) -> dict[str, Any]:
         """Make a call of another process. Raises what ``Pool.call`` raises."""
-        return await self._call_here(
-            (call.server, call.session),
-            call.name,
-            call.arguments.encode(),
-            host=unpack_host(call.host, ask, self.connections),
-            meta=call.meta,
-            timeout=call.timeout,
-            max_result_bytes=call.max_result_bytes,
-            idempotent=call.idempotent,
-            revision=call.revision,
-            kind=call.kind,
-            definition=call.definition,
-            by=call.by,
-            caller=call.caller,
-            asks=None if call.asks is None else frozenset(call.asks),
-            **callbacks,
-        )
+        host = unpack_host(call.host, ask, self.connections)
+        return await self._call_here(unpack_call(call, host, callbacks))
 
     async def _renew(self) -> None:
         while True:
@@ -460,39 +436,6 @@ class Placement:
             except Error:  # it stays ours until its next call, or until this process ends
                 log.exception("placement.not_released", server_id=key[0])
                 self._owners[key] = owner
-
-
-def _pack_call(
-    owner: Owner,
-    key: Key,
-    name: str,
-    arguments_json: bytes,
-    *,
-    told: RelayedHost,
-    options: Mapping[str, Any],
-) -> RelayedCall:
-    """Return the call as the owner gets it. ``options`` are the others of ``Pool.call``."""
-    asks = options.get("asks")
-    return RelayedCall(
-        owner=owner.process,
-        server=key[0],
-        session=key[1],
-        name=name,
-        arguments=arguments_json.decode(),
-        host=told,
-        caller=options.get("caller", ""),
-        kind=options.get("kind", TOOL),
-        meta=options.get("meta"),
-        timeout=options.get("timeout"),
-        max_result_bytes=options.get("max_result_bytes"),
-        idempotent=options.get("idempotent", False),
-        revision=options.get("revision"),
-        definition=options.get("definition"),
-        by=options.get("by"),
-        asks=None if asks is None else sorted(asks),
-        wants_progress=options.get("on_progress") is not None,
-        wants_log=options.get("on_log") is not None,
-    )
 
 
 def _add_state_note(result: dict[str, Any]) -> dict[str, Any]:

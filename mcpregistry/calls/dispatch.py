@@ -17,6 +17,7 @@ from mcpregistry.domain.calls.forwarding import Forwarding, HostUnansweredError
 from mcpregistry.domain.calls.pages import URL_ELICITATION_REQUIRED, explain_needed_page
 from mcpregistry.domain.errors import InputNeeded, ToolRefused
 from mcpregistry.domain.servers.sessions import make_host_session_key, make_session_key
+from mcpregistry.downstream.server_call import ServerCall
 
 
 class DownstreamDispatcher:
@@ -86,7 +87,7 @@ class DownstreamDispatcher:
         offer = call.entry.offer
         request = call.request
         asks = request.host.forwarding.allow_questions(offer.server.questions).questions
-        return await self._placement.call(
+        server_call = ServerCall(
             offer.server.id,
             offer.tool.name,
             call.arguments_json.encode(),
@@ -106,5 +107,6 @@ class DownstreamDispatcher:
             ),
             caller=make_host_session_key(request.catalogue.agent.slug, request.session),
             asks=asks | {sampling.SAMPLING} if offer.server.sampling_expert else asks,
-            by=(offer.by.kind, offer.by.name) if offer.by else None,
+            granted_by=(offer.by.kind, offer.by.name) if offer.by else None,
         )
+        return await self._placement.call(server_call)

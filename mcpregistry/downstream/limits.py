@@ -253,7 +253,7 @@ def repair_tool(tool: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "inputSchema": parameters if type(parameters) is dict else {"type": "object"}}
 
 
-def parse_arguments(arguments_json: bytes) -> msgspec.Raw:
+def check_arguments(arguments_json: bytes) -> bytes:
     """The stored argument bytes as one line, ready to be spliced in. Raises ProtocolError (nothing
     sent)."""
     try:
@@ -266,7 +266,7 @@ def parse_arguments(arguments_json: bytes) -> msgspec.Raw:
     # only ever between tokens: strings escape them
     if b"\n" in arguments_json or b"\r" in arguments_json:
         arguments_json = arguments_json.replace(b"\n", b" ").replace(b"\r", b" ")
-    return msgspec.Raw(arguments_json)
+    return arguments_json
 
 
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode

@@ -12,6 +12,7 @@ from mcpregistry.calls.connection_placement import Placement
 from mcpregistry.domain.calls.forwarding import NOTHING
 from mcpregistry.downstream.peers.sockets import PeerAddress
 from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.downstream.server_call import ServerCall
 from mcpregistry.models import Server
 from mcpregistry.services.servers.placement import Owner
 from tests.waiting import HANG_LIMIT
@@ -58,7 +59,9 @@ class Process:
         session = options.pop("session", SESSION)
         given = json.dumps(dict(arguments or {})).encode()
         return await self.placement.call(
-            server.pk, tool, given, session=session, host=host, timeout=HANG_LIMIT, **options
+            ServerCall(
+                server.pk, tool, given, session=session, host=host, timeout=HANG_LIMIT, **options
+            )
         )
 
 

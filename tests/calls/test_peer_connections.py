@@ -21,6 +21,7 @@ from mcpregistry.downstream.peers.frames import read_frame, write_frame
 from mcpregistry.downstream.peers.messages import RelayedCall, pack_host
 from mcpregistry.downstream.peers.server import Handlers, PeerServer
 from mcpregistry.downstream.peers.sockets import listen
+from mcpregistry.downstream.server_call import ServerCall
 from mcpregistry.models import Server
 from tests.calls.processes import Process, Start, text_of
 from tests.fakes.targets import stdio_target
@@ -131,7 +132,7 @@ async def scripted(
         listening.append((await listen(tmp_path / "peer.sock", peer.accept))[0])
 
         async def call() -> Any:
-            return await Relay(_call(), NOTHING, {}, _still).run(peer.address, kept)
+            return await Relay(_call(), ServerCall(1, "pid"), _still).run(peer.address, kept)
 
         return peer, call
 
@@ -233,7 +234,7 @@ async def test_caller_cancelled_while_it_takes_a_kept_connection_closes_it(tmp_p
     peer = Peer(tmp_path, answer, answer)
     kept = PeerConnections()
     listening = (await listen(tmp_path / "peer.sock", peer.accept))[0]
-    await Relay(_call(), NOTHING, {}, _still).run(peer.address, kept)
+    await Relay(_call(), ServerCall(1, "pid"), _still).run(peer.address, kept)
     (connection,) = kept._idle
     watching = kept._idle[connection]
     may_end = asyncio.Event()
@@ -248,14 +249,18 @@ async def test_caller_cancelled_while_it_takes_a_kept_connection_closes_it(tmp_p
 
     kept._idle[connection] = asyncio.ensure_future(end_late())
     await asyncio.sleep(0)
-    caller = asyncio.ensure_future(Relay(_call(), NOTHING, {}, _still).run(peer.address, kept))
+    caller = asyncio.ensure_future(
+        Relay(_call(), ServerCall(1, "pid"), _still).run(peer.address, kept)
+    )
     await until(lambda: not kept._idle)
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert connection.writer.is_closing()
     may_end.set()
-    assert await Relay(_call(), NOTHING, {}, _still).run(peer.address, kept) == {"content": []}
+    assert await Relay(_call(), ServerCall(1, "pid"), _still).run(peer.address, kept) == {
+        "content": []
+    }
     assert (peer.dialled, peer.offered) == (2, 2)
     await kept.close()
     listening.close()

@@ -15,6 +15,7 @@ from mcpregistry.domain.calls.forwarding import Forwarding
 from mcpregistry.domain.errors import DownstreamError
 from mcpregistry.domain.offer_kinds import KINDS, PROMPT, RESOURCE, TOOL
 from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.downstream.server_call import ServerCall
 from tests.fakes.targets import http_target
 from tests.waiting import HANG_LIMIT
 
@@ -72,7 +73,14 @@ async def _call(pool: Pool, kind: str, name: str, arguments: Mapping[str, Any]) 
     with contextlib.suppress(DownstreamError):
         while True:
             result = await pool.call(
-                1, name, json.dumps(arguments).encode(), kind=kind, host=host, timeout=HANG_LIMIT
+                ServerCall(
+                    1,
+                    name,
+                    json.dumps(arguments).encode(),
+                    kind=kind,
+                    host=host,
+                    timeout=HANG_LIMIT,
+                )
             )
             if result.get("resultType") != "input_required":
                 return

@@ -11,6 +11,7 @@ import pytest
 from mcpregistry.domain.servers.target import ServerTarget
 from mcpregistry.downstream.pool.events import ConnectionEvent
 from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.downstream.server_call import ServerCall
 from tests.processes import below, runs
 from tests.waiting import HANG_LIMIT, until
 
@@ -48,7 +49,9 @@ class Bench:
                 await self._news.wait()
 
     async def call(self, tool: str, arguments: bytes = b"{}", **options: Any) -> dict[str, Any]:
-        return await self.pool.call(next(iter(self.targets)), tool, arguments, **options)
+        return await self.pool.call(
+            ServerCall(next(iter(self.targets)), tool, arguments, **options)
+        )
 
 
 async def gone(pid: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from mcpregistry.downstream.pool import owner_tasks
 from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.downstream.server_call import ServerCall
 from mcpregistry.downstream.transports import http
 from tests.downstream.conftest import Bench
 from tests.fakes.http import Echo, Request, fake_http
@@ -89,11 +90,11 @@ async def test_at_the_limit_such_a_server_stops_no_other_from_connecting(
             *(http_target(good.url, server_id=number) for number in (2, 3, 4)),
         )
         here.pool = Pool(here._target, here._note, most=2)
-        await here.pool.call(1, "echo", b"{}")
-        await here.pool.call(2, "echo", b"{}")
-        held_up = asyncio.create_task(here.pool.call(3, "echo", b"{}"))
+        await here.pool.call(ServerCall(1, "echo", b"{}"))
+        await here.pool.call(ServerCall(2, "echo", b"{}"))
+        held_up = asyncio.create_task(here.pool.call(ServerCall(3, "echo", b"{}")))
         await told(bad)
-        assert (await here.pool.call(4, "echo", b"{}"))["content"]
+        assert (await here.pool.call(ServerCall(4, "echo", b"{}")))["content"]
         assert not held_up.done()
         bad.goodbye.set()
         assert (await held_up)["content"]

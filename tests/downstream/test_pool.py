@@ -27,6 +27,7 @@ from mcpregistry.downstream.pool.followers import follow_on
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.downstream.pool.resource_subscriptions import Watched, Watches
 from mcpregistry.downstream.pool.server_probe import ProbeProgress, probe_once, send_only
+from mcpregistry.downstream.server_call import ServerCall
 from tests.downstream.conftest import SENDING, Bench
 from tests.fakes.http import Always, Echo, Raw, fake_http
 from tests.fakes.journals import called, noted
@@ -101,13 +102,13 @@ async def test_a_hung_server_does_not_slow_a_good_one(bench: Make):
     )
     await here.pool.connect(1)
     await here.pool.connect(2)
-    await asyncio.gather(*(here.pool.call(2, "echo", b"{}") for _ in range(100)))
+    await asyncio.gather(*(here.pool.call(ServerCall(2, "echo", b"{}")) for _ in range(100)))
 
     async def time_call() -> float:
         took = []
         for _ in range(300):
             started = time.perf_counter()
-            await here.pool.call(2, "echo", b"{}")
+            await here.pool.call(ServerCall(2, "echo", b"{}"))
             took.append(time.perf_counter() - started)
         return statistics.median(took)
 
@@ -117,7 +118,7 @@ async def test_a_hung_server_does_not_slow_a_good_one(bench: Make):
     while len(beside) < 6 and not (beside and min(beside) < min(alone) * MOST):
         alone.append(await time_call())
         hung = [
-            asyncio.create_task(here.pool.call(1, "hang", b"{}", timeout=10_000.0))
+            asyncio.create_task(here.pool.call(ServerCall(1, "hang", b"{}", timeout=10_000.0)))
             for _ in range(50)
         ]
         await asyncio.sleep(0)
@@ -137,7 +138,7 @@ async def test_servers_connect_side_by_side(bench: Make):
         stdio_target("mute", server_id=3, limits={"connect_timeout": 1.0}),
     )
     silent = asyncio.create_task(here.pool.connect(1))
-    await here.pool.call(2, "echo", b"{}")
+    await here.pool.call(ServerCall(2, "echo", b"{}"))
     assert not silent.done()
     with pytest.raises(TimedOut) as caught:
         await here.pool.connect(3)
@@ -398,10 +399,10 @@ async def test_an_unknown_server_is_not_found_and_nothing_is_sent():
 
     pool = Pool(targets, lambda event: None)
     with pytest.raises(NotFound):
-        await pool.call(7, "x", b"{}")
+        await pool.call(ServerCall(7, "x", b"{}"))
     await pool.close()
     with pytest.raises(ConnectionFailed):
-        await pool.call(7, "x", b"{}")
+        await pool.call(ServerCall(7, "x", b"{}"))
 
 
 async def test_closing_while_connecting_leaves_nothing(bench: Make):
@@ -538,11 +539,11 @@ async def test_at_the_limit_the_connection_that_was_idle_longest_makes_way(bench
     here = bench(*numbered(4))
     here.pool._most = 3
     for server_id in (1, 2, 3, 1):
-        await here.pool.call(server_id, "echo", b"{}")
+        await here.pool.call(ServerCall(server_id, "echo", b"{}"))
     assert alive(here) == [1, 2, 3]
-    await here.pool.call(4, "echo", b"{}")
+    await here.pool.call(ServerCall(4, "echo", b"{}"))
     assert alive(here) == [1, 3, 4], "server 2 had rested longest"
-    await here.pool.call(2, "echo", b"{}")
+    await here.pool.call(ServerCall(2, "echo", b"{}"))
     assert alive(here) == [1, 2, 4], "and comes back with its next call"
 
 
@@ -557,7 +558,7 @@ async def test_many_at_once_never_exceed_the_limit(bench: Make):
         for _ in range(2):
             while True:
                 try:
-                    await here.pool.call(server_id, "echo", b"{}")
+                    await here.pool.call(ServerCall(server_id, "echo", b"{}"))
                     break
                 except QueueFullError:
                     busy += 1
@@ -578,17 +579,17 @@ async def test_connections_in_use_and_kept_ones_are_not_closed(bench: Make):
     await here.pool.connect(2)
     sent = asyncio.Event()
     call = asyncio.create_task(
-        here.pool.call(1, "count", b'{"steps":1000,"pause":0.05}', on_sent=sent.set)
+        here.pool.call(ServerCall(1, "count", b'{"steps":1000,"pause":0.05}', on_sent=sent.set))
     )
     await sent.wait()
     with pytest.raises(QueueFullError, match="All 2 connections of this process") as refused:
-        await here.pool.call(3, "echo", b"{}")
+        await here.pool.call(ServerCall(3, "echo", b"{}"))
     assert "SLIPSNISSE_MAX_CONNECTIONS" in refused.value.remedy
     assert sorted(alive(here)) == [1, 2]
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    await here.pool.call(3, "echo", b"{}")
+    await here.pool.call(ServerCall(3, "echo", b"{}"))
     assert sorted(alive(here)) == [2, 3]
 
 

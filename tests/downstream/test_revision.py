@@ -9,6 +9,7 @@ import pytest
 from mcpregistry.domain.errors import Conflict, ConnectionFailed, StaleRevision
 from mcpregistry.domain.servers.target import ServerTarget
 from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.downstream.server_call import ServerCall
 from tests.fakes.targets import stdio_target
 
 
@@ -34,7 +35,7 @@ async def test_a_call_decided_on_an_older_revision_is_not_sent() -> None:
     pool = Pool(configured, lambda _: None)
     try:
         with pytest.raises(StaleRevision) as caught:
-            await pool.call(1, "echo", b"{}", revision=1)
+            await pool.call(ServerCall(1, "echo", b"{}", revision=1))
         assert not caught.value.sent
     finally:
         await pool.close()
@@ -44,9 +45,9 @@ async def test_a_call_decided_on_a_newer_revision_gets_a_new_connection() -> Non
     configured = Configured()
     pool = Pool(configured, lambda _: None)
     try:
-        before = await pool.call(1, "pid", b"{}", revision=1)
+        before = await pool.call(ServerCall(1, "pid", b"{}", revision=1))
         configured.change()
-        after = await pool.call(1, "pid", b"{}", revision=2)
+        after = await pool.call(ServerCall(1, "pid", b"{}", revision=2))
         assert before["content"] != after["content"]
     finally:
         await pool.close()
@@ -56,11 +57,11 @@ async def test_a_server_that_may_not_be_started_any_more_answers_why() -> None:
     configured = Configured()
     pool = Pool(configured, lambda _: None)
     try:
-        await pool.call(1, "echo", b"{}", revision=1)
+        await pool.call(ServerCall(1, "echo", b"{}", revision=1))
         await pool.disconnect(1)
         await pool._get_slot(1).load()
         configured.refuse = True
         with pytest.raises(ConnectionFailed, match="The server is disabled"):
-            await pool.call(1, "echo", b"{}", revision=1)
+            await pool.call(ServerCall(1, "echo", b"{}", revision=1))
     finally:
         await pool.close()

@@ -22,6 +22,7 @@ from mcpregistry.domain.errors import (
     ResourceLimit,
     TimedOut,
 )
+from mcpregistry.downstream.server_call import ServerCall
 from mcpregistry.downstream.transports.stdio import EXIT_GRACE, OutputLines, Tail
 from mcpregistry.downstream.transports.wire import GARBAGE_LINES
 from tests.downstream.conftest import SENDING, Bench, gone
@@ -118,7 +119,7 @@ async def test_a_line_beyond_the_limit_is_a_typed_error_within_bounds(bench: Mak
     before = process.memory_info().rss
     call = asyncio.create_task(here.call(tool))
     while not call.done():  # that it ends at all: bounded by the limit, not by the size of the line
-        await here.pool.call(2, "echo", b"{}", timeout=HANG_LIMIT)
+        await here.pool.call(ServerCall(2, "echo", b"{}", timeout=HANG_LIMIT))
     with pytest.raises(ResourceLimit) as caught:
         await call
     assert caught.value.sent

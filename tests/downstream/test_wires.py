@@ -25,6 +25,7 @@ from mcpregistry.downstream.pool.log_lines import LogLines
 from mcpregistry.downstream.pool.pool import Pool
 from mcpregistry.downstream.pool.server_probe import ProbeProgress, probe_once, send_only
 from mcpregistry.downstream.runtime import LoopThread
+from mcpregistry.downstream.server_call import ServerCall
 from mcpregistry.downstream.transports import wire
 from tests.downstream.conftest import Bench
 from tests.fakes.http import Always, Behaviour, Echo, Request, event, fake_http, head
@@ -285,7 +286,7 @@ async def echo_target(server_id: int):
 def test_a_loop_in_a_thread_serves_synchronous_code():
     loop = LoopThread()
     pool = loop.run(make_pool(), HANG_LIMIT)
-    assert loop.run(pool.call(1, "echo", b"{}"), HANG_LIMIT)["content"]
+    assert loop.run(pool.call(ServerCall(1, "echo", b"{}")), HANG_LIMIT)["content"]
     with pytest.raises(TimeoutError):
         loop.run(asyncio.sleep(3600), 0.05)
     loop.run(pool.close(), HANG_LIMIT)
@@ -298,7 +299,7 @@ def test_stopping_the_loop_ends_the_servers_of_a_pool_that_was_never_closed():
     threads = set(threading.enumerate())
     loop = LoopThread()
     pool = loop.run(make_pool(), HANG_LIMIT)
-    loop.run(pool.call(1, "echo", b"{}"), HANG_LIMIT)
+    loop.run(pool.call(ServerCall(1, "echo", b"{}")), HANG_LIMIT)
     loop.stop()
     assert below() <= before
     left = set(threading.enumerate()) - threads  # of those before, some live longer than this test
@@ -316,7 +317,7 @@ def test_a_pool_works_on_uvloop():
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
         pool = await make_pool()
-        assert (await pool.call(1, "echo", b"{}"))["content"]
+        assert (await pool.call(ServerCall(1, "echo", b"{}")))["content"]
         async with fake_http(Echo()) as server:
             report = await probe_once(
                 http_target(server.url), ("echo", b"{}"), ProbeProgress(), send_only

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from mcpregistry.domain.calls.forwarding import Forwarding, HostUnansweredError
+from mcpregistry.domain.calls.forwarding import HostUnansweredError
 from mcpregistry.domain.errors import ConnectionFailed, QueueFullError
 from mcpregistry.downstream.peers.connections import (
     OwnerGoneError,
@@ -32,6 +32,7 @@ from mcpregistry.downstream.peers.messages import (
     unpack_event,
 )
 from mcpregistry.downstream.peers.server import MOST_BYTES, NotOwnerError
+from mcpregistry.downstream.server_call import ServerCall
 
 log = structlog.get_logger(__name__)
 
@@ -41,19 +42,17 @@ LOOK_SECONDS = 10.0
 
 
 class Relay:
-    """One call. ``callbacks`` are those of ``Pool.call``; ``still_owns`` returns whether the owner
-    still has the session."""
+    """One call of this process. ``relayed`` is what its owner gets of it; ``still_owns`` returns
+    whether the owner still has the session."""
 
     def __init__(
         self,
-        call: RelayedCall,
-        host: Forwarding,
-        callbacks: Mapping[str, Callable[..., None] | None],
+        relayed: RelayedCall,
+        call: ServerCall,
         still_owns: Callable[[], Awaitable[bool]],
     ) -> None:
+        self._relayed = relayed
         self._call = call
-        self._host = host
-        self._callbacks = callbacks
         self._still_owns = still_owns
         self._asking: set[asyncio.Task[None]] = set()
         self._has_asked = False
@@ -79,7 +78,7 @@ class Relay:
 
     async def _is_taken(self, connection: PeerConnection, connections: PeerConnections) -> bool:
         """Offer the call. False if the connection is an old one that does not work any more."""
-        write_frame(connection.writer, {"call": self._call})
+        write_frame(connection.writer, {"call": self._relayed})
         try:
             await confirm_taken(connection.reader, is_new=connection.is_new)
         except (OwnerGoneError, QueueFullError) as error:
@@ -120,27 +119,28 @@ class Relay:
             reading.cancel()
 
     def _handle_frame(self, frame: Mapping[str, Any], writer: asyncio.StreamWriter) -> None:
+        call = self._call
         if "sent" in frame:
-            self._call_back("on_sent")
+            if call.on_sent is not None:
+                call.on_sent()
         elif "progress" in frame:
-            self._call_back("on_progress", *frame["progress"])
+            if call.on_progress is not None:
+                call.on_progress(*frame["progress"])
         elif "log" in frame:
-            self._call_back("on_log", frame["log"])
+            if call.on_log is not None:
+                call.on_log(frame["log"])
         elif "ask" in frame:
             self._has_asked = True  # an answer may still be on its way when the call ends
             task = asyncio.ensure_future(self._ask(frame["ask"], writer))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
 
-    def _call_back(self, name: str, *said: Any) -> None:
-        if (callback := self._callbacks.get(name)) is not None:
-            callback(*said)
-
     async def _ask(self, asked: Mapping[str, Any], writer: asyncio.StreamWriter) -> None:
-        assert self._host.ask is not None
+        ask = self._call.host.ask
+        assert ask is not None
         answer: dict[str, Any] = {"number": asked["number"]}
         try:
-            answer["result"] = await self._host.ask(asked["method"], asked["params"])
+            answer["result"] = await ask(asked["method"], asked["params"])
         except HostUnansweredError as reason:
             answer["unanswered"] = str(reason)
         except Exception:

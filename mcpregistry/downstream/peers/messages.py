@@ -42,6 +42,7 @@ import msgspec
 from mcpregistry.domain import errors
 from mcpregistry.domain.calls.forwarding import Forwarding
 from mcpregistry.domain.errors import DownstreamError, SlipsnisseError
+from mcpregistry.downstream.server_call import ServerCall
 
 
 class RelayedHost(msgspec.Struct, frozen=True):
@@ -62,8 +63,8 @@ class RelayedHost(msgspec.Struct, frozen=True):
 
 
 class RelayedCall(msgspec.Struct, frozen=True):
-    """The arguments of ``Pool.call``; see there. ``owner``: the process that is asked, which must
-    have the session."""
+    """A ``ServerCall`` on its way to another process. ``owner``: the process that is asked, which
+    must have the session."""
 
     owner: str
     server: int
@@ -79,16 +80,59 @@ class RelayedCall(msgspec.Struct, frozen=True):
     idempotent: bool
     revision: int | None
     definition: str | None
-    by: tuple[str, str] | None
+    granted_by: tuple[str, str] | None
     asks: list[str] | None
     wants_progress: bool
     wants_log: bool
 
 
+# the fields that are the same in a ``ServerCall``
+_SAME = [
+    "name",
+    "session",
+    "caller",
+    "kind",
+    "timeout",
+    "max_result_bytes",
+    "idempotent",
+    "revision",
+    "definition",
+    "granted_by",
+]
+
+
+def pack_call(call: ServerCall, owner: str, host: RelayedHost) -> RelayedCall:
+    """Return the call as its owner gets it."""
+    return RelayedCall(
+        owner=owner,
+        server=call.server_id,
+        host=host,
+        arguments=call.arguments.decode(),
+        meta=None if call.meta is None else dict(call.meta),
+        asks=None if call.asks is None else sorted(call.asks),
+        wants_progress=call.on_progress is not None,
+        wants_log=call.on_log is not None,
+        **{name: getattr(call, name) for name in _SAME},
+    )
+
+
+def unpack_call(call: RelayedCall, host: Forwarding, callbacks: Mapping[str, Any]) -> ServerCall:
+    """Return the call as the pool of its owner gets it. ``callbacks``: those of ``ServerCall``."""
+    return ServerCall(
+        call.server,
+        arguments=call.arguments.encode(),
+        host=host,
+        meta=call.meta,
+        asks=None if call.asks is None else frozenset(call.asks),
+        **{name: getattr(call, name) for name in _SAME},
+        **callbacks,
+    )
+
+
 class RelayedWatch(msgspec.Struct, frozen=True):
     """A link for subscriptions at a server; see ``links.py``. ``owner``: the process that is asked,
     which must have the session's connection; any process where everybody shares the server.
-    ``caller``, ``host`` and ``asks``: see ``Pool.call``.
+    ``caller``, ``host`` and ``asks``: see ``ServerCall``.
     """
 
     owner: str

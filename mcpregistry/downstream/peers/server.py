@@ -56,7 +56,8 @@ class Handlers(msgspec.Struct, frozen=True):
 
     ``owns``: whether it has the connection of this call, which it does not give up in the context
     of ``using``. ``perform`` makes the call there with the host's questions going to ``ask`` (None:
-    it cannot be asked) and with the callbacks of ``Pool.call``. ``hear`` passes a word on to a host
+    it cannot be asked) and with the callbacks of ``ServerCall``.
+    ``hear`` passes a word on to a host
     of this process. ``serve`` answers a request of a host, with ``receive`` and ``send`` of ASGI;
     None: this process serves no hosts over HTTP. ``watch`` serves a link for subscriptions until it
     ends, ``notify`` returns whether a notice was for a stream of this process, ``greet`` hears of a

@@ -34,14 +34,18 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec.structs import replace
 
-from mcpregistry.domain.calls.forwarding import APPS, NOTHING, Forwarding
+from mcpregistry.domain.calls.forwarding import APPS, Forwarding
 from mcpregistry.domain.calls.pages import URL_ELICITATION_REQUIRED, list_elicitation_ids
 from mcpregistry.domain.errors import DownstreamError, ProtocolError, TimedOut, ToolRefused
 from mcpregistry.domain.offer_kinds import KINDS, READ, TOOL
 from mcpregistry.domain.servers.target import ServerTarget
 from mcpregistry.domain.text.redaction import Redactor, redact_bytes
 from mcpregistry.domain.version import VERSION
-from mcpregistry.downstream.limits import check_instructions, check_result, drop_private_meta
+from mcpregistry.downstream.limits import (
+    check_instructions,
+    check_result,
+    drop_private_meta,
+)
 from mcpregistry.downstream.pool.callers import Callers
 from mcpregistry.downstream.pool.discovery import Discovery, Era
 from mcpregistry.downstream.pool.failures import find_typed_error
@@ -53,7 +57,7 @@ from mcpregistry.downstream.pool.handshakes import (
     is_refusal,
 )
 from mcpregistry.downstream.pool.listing import CHANGES, build_description
-from mcpregistry.downstream.pool.log_lines import LogLines, OnLog
+from mcpregistry.downstream.pool.log_lines import LogLines
 from mcpregistry.downstream.pool.offers import Offers
 from mcpregistry.downstream.pool.resource_subscriptions import Watched
 from mcpregistry.downstream.pool.sdk_client import (
@@ -63,8 +67,9 @@ from mcpregistry.downstream.pool.sdk_client import (
 )
 from mcpregistry.downstream.pool.server_notices import ServerNotices
 from mcpregistry.downstream.pool.server_questions import Questions, answer_message
+from mcpregistry.downstream.server_call import ServerCall
 from mcpregistry.downstream.transports.channel_registry import make_channel
-from mcpregistry.downstream.transports.server_request import ProgressCallback, ServerRequest
+from mcpregistry.downstream.transports.server_request import ServerRequest
 from mcpregistry.downstream.transports.wire import ServerChannel
 
 PROBE_SECONDS = 10.0
@@ -339,29 +344,36 @@ class ServerConnection:
 
     # -- requests from other tasks --------------------------------------------------------------
 
-    async def call(
-        self,
-        name: str,
-        arguments: msgspec.Raw,
-        *,
-        meta: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        on_progress: ProgressCallback | None = None,
-        on_sent: Callable[[], None] | None = None,
-        max_result_bytes: int | None = None,
-        host: Forwarding = NOTHING,
-        kind: str = TOOL,
-        on_log: OnLog | None = None,
-        caller: str = "",
-    ) -> dict[str, Any]:
-        """One ``tools/call``, or what its ``kind`` is used by. Returns the raw result; raises
-        DownstreamError.
+    async def call(self, call: ServerCall) -> dict[str, Any]:
+        """Make the call on this connection; its arguments are checked. Returns the raw result;
+        raises DownstreamError."""
+        self._callers.note(call.caller, call.host)
+        request = await self._build_call_request(call)
+        try:
+            result = await (
+                self._request(request)
+                if self._modern
+                else self._request_with_questions(request, call)
+            )
+        except TimedOut:
+            self._suspicion.set()
+            raise
+        except ToolRefused as error:
+            if error.rpc_code == URL_ELICITATION_REQUIRED:
+                self._questions.completions.expect(
+                    list_elicitation_ids(error.data), call.caller, call.host.channel
+                )
+            raise
+        return check_result(
+            result, self.target.limits, call.kind, request.params.get("uri", call.name)
+        )
 
-        ``caller``: the name of the session of the host that makes it.
-        """
-        self._callers.note(caller, host)
+    async def _build_call_request(self, call: ServerCall) -> ServerRequest:
+        host = call.host
+        name = call.name
+        arguments = msgspec.Raw(call.arguments)
         params: dict[str, Any] = {"name": name, "arguments": arguments}
-        if kind in READ:
+        if call.kind in READ:
             params = msgspec.json.decode(arguments)
             name = params["uri"]
         if self._modern:
@@ -371,42 +383,29 @@ class ServerConnection:
             if host.log_level
             else {}
         )
-        if stamped := {**drop_private_meta(meta), **self._build_meta(host.capabilities), **level}:
-            params["_meta"] = stamped
-        request = ServerRequest(
-            method=KINDS[kind].call,
+        meta = {**drop_private_meta(call.meta), **self._build_meta(host.capabilities), **level}
+        if meta:
+            params["_meta"] = meta
+        return ServerRequest(
+            method=KINDS[call.kind].call,
             params=params,
-            timeout=timeout,
-            on_progress=on_progress,
-            on_sent=on_sent,
-            on_log=on_log,
-            max_bytes=max_result_bytes,
-            headers=self._build_call_headers(kind, name, arguments),
+            timeout=call.timeout,
+            on_progress=call.on_progress,
+            on_sent=call.on_sent,
+            on_log=call.on_log,
+            max_bytes=call.max_result_bytes,
+            headers=self._build_call_headers(call.kind, name, arguments),
         )
-        try:
-            result = await (
-                self._request(request)
-                if self._modern
-                else self._request_with_questions(request, host, caller)
-            )
-        except TimedOut:
-            self._suspicion.set()
-            raise
-        except ToolRefused as error:
-            if error.rpc_code == URL_ELICITATION_REQUIRED:
-                self._questions.completions.expect(
-                    list_elicitation_ids(error.data), caller, host.channel
-                )
-            raise
-        return check_result(result, self.target.limits, kind, name)
 
     async def _request_with_questions(
-        self, request: ServerRequest, host: Forwarding, caller: str
+        self, request: ServerRequest, call: ServerCall
     ) -> dict[str, Any]:
         """In the older era the server asks its questions while the call waits."""
-        with self._questions.track_call(host, caller) as call:
+        with self._questions.track_call(call.host, call.caller) as questions:
             asked = replace(
-                request, on_question=partial(answer_message, call=call), patience=call.patience
+                request,
+                on_question=partial(answer_message, call=questions),
+                patience=questions.patience,
             )
             return await self._request(asked)
 

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from mcp_types import LOG_LEVEL_META_KEY
@@ -31,9 +31,7 @@ from mcpregistry.domain.text.display import number_of
 from mcpregistry.domain.text.redaction import Redactor
 from mcpregistry.downstream.pool.callers import Callers
 from mcpregistry.downstream.pool.discovery import Discovery
-
-# a line, see ``line_of``; on the event loop, must not block
-OnLog = Callable[[Mapping[str, Any]], None]
+from mcpregistry.downstream.server_call import OnLog
 
 # lines of one server that are looked at
 BURST = 200

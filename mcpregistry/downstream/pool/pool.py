@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import structlog
 
 from mcpregistry.domain.calls.forwarding import NOTHING, Forwarding
@@ -29,19 +30,18 @@ from mcpregistry.domain.errors import (
     StaleRevision,
     ToolRefused,
 )
-from mcpregistry.domain.offer_kinds import RESOURCE, TOOL
+from mcpregistry.domain.offer_kinds import RESOURCE
 from mcpregistry.domain.servers import health
 from mcpregistry.domain.servers.health import State
 from mcpregistry.domain.servers.sessions import EVERYBODY
 from mcpregistry.domain.servers.target import ServerTarget
-from mcpregistry.downstream.limits import check_depth, parse_arguments
+from mcpregistry.downstream.limits import check_arguments, check_depth
 from mcpregistry.downstream.pool import redact
 from mcpregistry.downstream.pool.connection import ServerConnection
 from mcpregistry.downstream.pool.connection_eviction import list_crowds, make_room
 from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.events import ConnectionEvent, ServerState
 from mcpregistry.downstream.pool.handshakes import RememberedEras
-from mcpregistry.downstream.pool.log_lines import OnLog
 from mcpregistry.downstream.pool.resource_subscriptions import Watched, Watches
 from mcpregistry.downstream.pool.routes import ConnectionRoutes
 from mcpregistry.downstream.pool.session_slots import OnEvent, OnSessionOver, SessionSlots
@@ -54,7 +54,7 @@ from mcpregistry.downstream.pool.slot_requests import (
     redact_result,
     send_slot_request,
 )
-from mcpregistry.downstream.transports.server_request import ProgressCallback
+from mcpregistry.downstream.server_call import ServerCall
 
 log = structlog.get_logger(__name__)
 
@@ -98,16 +98,21 @@ class Pool:
         """Connect for what is watched, and return when that connection has closed. Raises
         DownstreamError."""
         opener = watched.opener
-        slot = self._get_current_slot(
-            watched.server_id, None, watched.session, opener.host, opener.asks
+        subscription = ServerCall(
+            watched.server_id,
+            "",
+            kind=RESOURCE,
+            session=watched.session,
+            caller=opener.caller,
+            host=opener.host,
+            asks=opener.asks,
         )
+        slot = self._get_current_slot(subscription)
         await self._load_target(slot)
         if slot.session:
-            slot = await self._routes.choose(
-                slot, opener.host, (RESOURCE, ""), None, None, caller=opener.caller
-            )
+            slot = await self._routes.choose(slot, subscription, None)
         try:
-            await open_slot(slot, opener.caller, opener.host)
+            await open_slot(slot, subscription)
         finally:
             self._tidy(slot)
         await slot.wait_until_closed()
@@ -117,89 +122,70 @@ class Pool:
         await slot.load()
         return await slot.ensure_connected()
 
-    async def call(
-        self,
-        server_id: int,
-        name: str,
-        arguments_json: bytes,
-        *,
-        meta: dict[str, Any] | None = None,
-        timeout: float | None = None,
-        max_result_bytes: int | None = None,
-        on_progress: ProgressCallback | None = None,
-        on_sent: Callable[[], None] | None = None,
-        on_log: OnLog | None = None,
-        idempotent: bool = False,
-        revision: int | None = None,
-        definition: str | None = None,
-        by: tuple[str, str] | None = None,
-        kind: str = TOOL,
-        host: Forwarding = NOTHING,
-        session: str = EVERYBODY,
-        asks: frozenset[str] | None = None,
-        caller: str = "",
-    ) -> dict[str, Any]:
-        """One ``tools/call``, or what its ``kind`` is used by; the raw result dict, untouched but
-        for our secrets. ``timeout`` in seconds spans queueing, connecting and the answer (None: the
-        server's own; 0: none). Cancelling the awaiting task tells the server. Raises Busy, or
-        DownstreamError whose ``sent`` says whether the call may have taken effect. With
-        ``revision`` it goes to the server as it was configured then, or nowhere; with
-        ``definition`` (a hash) only while the server says exactly that of the tool or prompt, or of
-        what ``by`` (kind, name) grants it. ``session`` is whose connection it uses, ``asks`` what
-        its host can be asked in other calls, ``caller`` the host's session in any case.
+    async def call(self, call: ServerCall) -> dict[str, Any]:
+        """Make the call. Returns the server's result, untouched but for our secrets.
+
+        Cancelling the awaiting task tells the server. Raises Busy, or DownstreamError whose
+        ``sent`` says whether the call may have taken effect.
         """
-        arguments = parse_arguments(arguments_json)
-        slot = self._get_current_slot(server_id, revision, session, host, asks)
+        call = msgspec.structs.replace(call, arguments=check_arguments(call.arguments))
+        slot = self._get_current_slot(call)
         target = slot.target or await self._load_target(slot)
-        limit = target.limits.request_timeout if timeout is None else timeout
+        limit = target.limits.request_timeout if call.timeout is None else call.timeout
         deadline = time.monotonic() + limit if limit else None
-        key = by or (kind, name)
         # again only if nothing was sent, or the operator vouches for repeating
         for last in (False, True):
             if last:
-                await self._load_target(
-                    slot := self._get_current_slot(server_id, revision, session, host, asks)
-                )
-            slot = await self._routes.choose(slot, host, key, definition, deadline, caller=caller)
-            connection = slot.enter_now() or await self._enter_slot(slot, deadline, caller, host)
+                slot = self._get_current_slot(call)
+                await self._load_target(slot)
+            slot = await self._routes.choose(slot, call, deadline)
+            connection = slot.enter_now() or await self._enter_slot(slot, call, deadline)
             try:
-                await check_definition(connection, revision, *key, definition)
-                result = await connection.call(
-                    name,
-                    arguments,
-                    meta=meta,
-                    timeout=compute_seconds_left(deadline),
-                    max_result_bytes=max_result_bytes,
-                    on_progress=redact.clean_progress(on_progress, connection.redactor),
-                    on_sent=on_sent,
-                    host=self._routes.wrap_host(slot, host, key),
-                    kind=kind,
-                    on_log=on_log,
-                    caller=caller,
-                )
-            except ToolRefused as error:
-                error = self._routes.note_refusal(slot, connection, host, key, error)
-                refusal, found = redact.clean_refusal(error, connection.redactor)
-                slot.report_secrets(name, found)
-                slot.report_failure(refusal)
-                raise refusal from None
-            except StaleRevision:
-                raise
+                return await self._call_connection(slot, connection, call, deadline)
             except DefinitionChanged:
                 if last or not self._retire_outdated(slot, connection):
                     raise
             except DownstreamError as error:
-                redact.clean_failure(error, connection.redactor)
-                slot.report_failure(error)
-                if last or not can_resend(error, target, idempotent=idempotent):
+                if last or not can_resend(error, target, idempotent=call.idempotent):
                     raise
-            else:
-                slot.health = health.record_served_call(slot.health)
-                self._routes.note_result(connection, key, result)
-                return await redact_result(result, slot, connection, name)
             finally:
                 self._leave(slot)
         raise AssertionError("unreachable")
+
+    async def _call_connection(
+        self,
+        slot: ServerSlot,
+        connection: ServerConnection,
+        call: ServerCall,
+        deadline: float | None,
+    ) -> dict[str, Any]:
+        """Call once, on a connection with a place for it. The result and every error leave without
+        the server's secrets, and the slot learns what they say about the server."""
+        try:
+            await check_definition(connection, call)
+            result = await connection.call(
+                msgspec.structs.replace(
+                    call,
+                    timeout=compute_seconds_left(deadline),
+                    on_progress=redact.clean_progress(call.on_progress, connection.redactor),
+                    host=self._routes.wrap_host(slot, call),
+                )
+            )
+        except ToolRefused as error:
+            error = self._routes.note_refusal(slot, connection, call, error)
+            refusal, found = redact.clean_refusal(error, connection.redactor)
+            slot.report_secrets(call.name, found)
+            slot.report_failure(refusal)
+            raise refusal from None
+        except (StaleRevision, DefinitionChanged):
+            raise
+        except DownstreamError as error:
+            redact.clean_failure(error, connection.redactor)
+            slot.report_failure(error)
+            raise
+        slot.health = health.record_served_call(slot.health)
+        self._routes.note_result(connection, call, result)
+        return await redact_result(result, slot, connection, call.name)
 
     async def request_task(
         self,
@@ -225,32 +211,23 @@ class Pool:
         )
 
     async def ask(
-        self,
-        server_id: int,
-        method: str,
-        params: dict[str, Any],
-        *,
-        about: tuple[str, str, str],
-        revision: int,
-        seconds: float,
+        self, about: ServerCall, method: str, params: dict[str, Any], *, seconds: float
     ) -> dict[str, Any]:
-        """One small request about what was approved: ``about`` is its kind, its name and its
-        definition's hash.
+        """One small request about an approved offer, which ``about`` names.
 
         It takes a place as a call does, is never sent twice, and is over in ``seconds``. Raises
         Busy or DownstreamError.
         """
-        kind, name, definition = about
-        slot = self._get_current_slot(server_id, revision, EVERYBODY, NOTHING)
+        slot = self._get_current_slot(about)
         await slot.load()
 
         async def request(connection: ServerConnection, deadline: float) -> dict[str, Any]:
-            await check_definition(connection, revision, kind, name, definition)
+            await check_definition(connection, about)
             return check_depth(
                 await connection.ask(method, params, timeout=compute_seconds_left(deadline))
             )
 
-        return await send_slot_request(slot, name, seconds, request)
+        return await send_slot_request(slot, about.name, seconds, request)
 
     def is_asking_in_answers(self, server_id: int, key: tuple[str, str]) -> bool:
         """Whether this tool (kind and name) asks in its answer and never while a call waits: the
@@ -419,10 +396,10 @@ class Pool:
         return target
 
     async def _enter_slot(
-        self, slot: ServerSlot, deadline: float | None, caller: str, host: Forwarding
+        self, slot: ServerSlot, call: ServerCall, deadline: float | None
     ) -> ServerConnection:
         try:
-            return await enter_slot(slot, deadline, caller, host)
+            return await enter_slot(slot, call, deadline)
         except BaseException:
             self._tidy(slot)  # its owner has ended while we were inside, or there never was one
             raise
@@ -435,24 +412,21 @@ class Pool:
         if slot.session:
             self.sessions.tidy(slot)
 
-    def _get_current_slot(
-        self,
-        server_id: int,
-        revision: int | None,
-        session: str,
-        host: Forwarding,
-        asks: frozenset[str] | None = None,
-    ) -> ServerSlot:
-        """The server's slot; one older than ``revision`` is retired here if nobody has done it
-        yet."""
-        slot = self._get_slot(server_id, session)
-        if revision is not None and slot.target is not None and slot.target.revision < revision:
+    def _get_current_slot(self, call: ServerCall) -> ServerSlot:
+        """The slot for the call. One older than the call's revision is retired here if nobody has
+        done it yet."""
+        slot = self._get_slot(call.server_id, call.session)
+        if (
+            call.revision is not None
+            and slot.target is not None
+            and slot.target.revision < call.revision
+        ):
             self._retire(slot, again=False)
-            slot = self._get_slot(server_id, session)
+            slot = self._get_slot(call.server_id, call.session)
         # what a server is told of its host is told once, when it is connected to
-        if session and not slot.alive:
-            slot.bears = host.questions if asks is None else asks
-            slot.apps = host.apps
+        if call.session and not slot.alive:
+            slot.bears = call.host.questions if call.asks is None else call.asks
+            slot.apps = call.host.apps
         return slot
 
     def _retire_outdated(self, slot: ServerSlot, connection: ServerConnection) -> bool:

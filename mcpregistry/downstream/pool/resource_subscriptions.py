@@ -37,7 +37,7 @@ MOST = 5_000  # URIs of one connection
 @dataclass(frozen=True, slots=True)
 class Opener:
     """The host whose connection is opened for its subscription. ``caller``: the name of its
-    session; ``asks``: see ``Pool.call``."""
+    session; ``asks``: see ``ServerCall``."""
 
     caller: str = ""
     host: Forwarding = NOTHING

@@ -16,12 +16,14 @@ cannot be asked always use the shared connection.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_types import INTERNAL_ERROR
+from msgspec.structs import replace
 
 from mcpregistry.domain.calls.forwarding import Forwarding
 from mcpregistry.domain.errors import DefinitionChanged, DownstreamError, InputNeeded, ToolRefused
@@ -30,6 +32,7 @@ from mcpregistry.domain.servers.target import ServerTarget
 from mcpregistry.downstream.pool.connection import ServerConnection
 from mcpregistry.downstream.pool.slot import ServerSlot, compute_seconds_left
 from mcpregistry.downstream.pool.slot_requests import check_definition, register_opener
+from mcpregistry.downstream.server_call import OfferKey, ServerCall
 
 # after a server has refused the older handshake, or listed something else on it
 RETRY_SECONDS = 120.0
@@ -43,8 +46,6 @@ _BAD_RESULT = ("Handler returned an invalid result", "which has no input_require
 _LONGEST = 1_000
 _MOST_PARTS = 3
 
-ToolKey = tuple[str, str]  # kind and name
-
 
 @dataclass(slots=True)
 class _Server:
@@ -54,10 +55,10 @@ class _Server:
     modern: bool = False  # the shared connection is of 2026-07-28
     refused_until: float = 0.0  # monotonic time
     # definitions that the older connection does not have
-    unlike: set[tuple[ToolKey, str]] = field(default_factory=set)
-    older: set[ToolKey] = field(default_factory=set)  # tools that asked by a request, or tried to
+    unlike: set[tuple[OfferKey, str]] = field(default_factory=set)
+    older: set[OfferKey] = field(default_factory=set)  # tools that asked by a request, or tried to
     # tools that asked with their result, or tried to
-    rounds: set[ToolKey] = field(default_factory=set)
+    rounds: set[OfferKey] = field(default_factory=set)
 
 
 class ConnectionRoutes:
@@ -72,14 +73,7 @@ class ConnectionRoutes:
         self._servers: dict[int, _Server] = {}
 
     async def choose(
-        self,
-        slot: ServerSlot,
-        host: Forwarding,
-        key: ToolKey,
-        definition: str | None,
-        deadline: float | None,
-        *,
-        caller: str,
+        self, slot: ServerSlot, call: ServerCall, deadline: float | None
     ) -> ServerSlot:
         """The slot for this call: ``slot``, whose target is loaded, or one with the older
         handshake, connected. Raises Busy."""
@@ -88,10 +82,11 @@ class ConnectionRoutes:
             return slot
         server = self._get_server(slot.target)
         if not slot.older and (
-            (key, definition) in server.unlike or not _is_older_wanted(server, slot, host, key)
+            (call.approved_offer, call.definition) in server.unlike
+            or not _is_older_wanted(server, slot, call)
         ):
             return slot
-        with register_opener(slot, caller, host):
+        with register_opener(slot, call):
             is_modern = bool(slot.session) or await _is_modern(server, slot, deadline)
         if not is_modern:
             return slot
@@ -101,8 +96,8 @@ class ConnectionRoutes:
         # it worked, and was lost a moment ago
         if older.older and older.refused_for and not older.alive:
             return slot
-        with register_opener(older, caller, host):
-            is_usable = await self._is_usable(server, older, key, definition, deadline)
+        with register_opener(older, call):
+            is_usable = await self._is_usable(server, older, call, deadline)
         if is_usable:
             return older
         return await self._reopen_session(slot) if slot.session else slot
@@ -128,8 +123,7 @@ class ConnectionRoutes:
         self,
         server: _Server,
         older: ServerSlot,
-        key: ToolKey,
-        definition: str | None,
+        call: ServerCall,
         deadline: float | None,
     ) -> bool:
         """Whether the server accepts the older handshake, and lists there what was approved."""
@@ -140,9 +134,9 @@ class ConnectionRoutes:
             async with asyncio.timeout(compute_seconds_left(deadline)):
                 connection = await older.ensure_connected()
                 if is_new or older.session == OLDER:
-                    await check_definition(connection, None, *key, definition)
+                    await check_definition(connection, replace(call, revision=None))
         except DefinitionChanged:
-            server.unlike.add((key, definition or ""))
+            server.unlike.add((call.approved_offer, call.definition or ""))
             if older.session != OLDER:
                 self._drop(older)
             return False
@@ -152,59 +146,58 @@ class ConnectionRoutes:
             return False
         return True
 
-    def is_asking_by_request(self, server_id: int, key: ToolKey) -> bool:
+    def is_asking_by_request(self, server_id: int, key: OfferKey) -> bool:
         """Whether this tool is known to need a connection of the older version to ask."""
         server = self._servers.get(server_id)
         return server is not None and key in server.older and key not in server.rounds
 
-    def wrap_host(self, slot: ServerSlot, host: Forwarding, key: ToolKey) -> Forwarding:
+    def wrap_host(self, slot: ServerSlot, call: ServerCall) -> Forwarding:
         """The host of a call through ``slot``. A question to it shows that the tool asks by a
         request."""
-        ask = host.ask
+        ask = call.host.ask
         if not slot.older or ask is None or slot.target is None:
-            return host
+            return call.host
         known = self._get_server(slot.target).older
 
         async def note_and_ask(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-            known.add(key)
+            known.add(call.approved_offer)
             return await ask(method, params)
 
-        return replace(host, ask=note_and_ask)
+        return dataclasses.replace(call.host, ask=note_and_ask)
 
     def note_result(
-        self, connection: ServerConnection, key: ToolKey, result: Mapping[str, Any]
+        self, connection: ServerConnection, call: ServerCall, result: Mapping[str, Any]
     ) -> None:
         """Learn from a result which way its tool asks."""
         if connection.era != "modern" or not connection.target.questions:
             return
         server = self._get_server(connection.target)
         if result.get("resultType") == "input_required":
-            server.rounds.add(key)
+            server.rounds.add(call.approved_offer)
         elif _has_words(result, _CANNOT_ASK):
-            server.older.add(key)
+            server.older.add(call.approved_offer)
 
     def note_refusal(
         self,
         slot: ServerSlot,
         connection: ServerConnection,
-        host: Forwarding,
-        key: ToolKey,
+        call: ServerCall,
         error: ToolRefused,
     ) -> ToolRefused:
         """The error for the caller. If the tool could not ask, the next call uses the other
         connection, and the error says so."""
         server = self._get_server(connection.target)
         if connection.era == "modern" and any(words in error.message for words in _CANNOT_ASK):
-            server.older.add(key)
+            server.older.add(call.approved_offer)
         elif (
             slot.older
             and error.rpc_code == INTERNAL_ERROR
             and any(words in error.message for words in _BAD_RESULT)
         ):
-            server.rounds.add(key)
+            server.rounds.add(call.approved_offer)
         else:
             return error
-        if host.ask is None or not host.questions:
+        if call.host.ask is None or not call.host.questions:
             return error
         is_fixed = connection.target.protocol != "auto" and not slot.older
         is_open = (
@@ -231,8 +224,9 @@ async def _load(slot: ServerSlot) -> None:
         slot.expected -= 1
 
 
-def _is_older_wanted(server: _Server, slot: ServerSlot, host: Forwarding, key: ToolKey) -> bool:
+def _is_older_wanted(server: _Server, slot: ServerSlot, call: ServerCall) -> bool:
     target = slot.target
+    host = call.host
     if target is None or target.protocol != "auto" or target.connect == "manual":
         return False
     if (
@@ -246,8 +240,8 @@ def _is_older_wanted(server: _Server, slot: ServerSlot, host: Forwarding, key: T
     older = bool(server.older)
     rounds = bool(server.rounds)
     if not slot.session:
-        older = key in server.older
-        rounds = key in server.rounds
+        older = call.approved_offer in server.older
+        rounds = call.approved_offer in server.rounds
     return older if older != rounds else not host.rounds
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.servers.target import ServerTarget
-from mcpregistry.downstream.limits import parse_arguments
+from mcpregistry.downstream.limits import check_arguments
 from mcpregistry.downstream.pool.connection import ServerConnection, open_connection
 from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.downstream.pool.owner_tasks import finish_connection
+from mcpregistry.downstream.server_call import ServerCall
 
 # Sends a call's arguments (JSON) to the tool, and calls the function once the first byte may have
 # left.
@@ -87,4 +88,12 @@ async def _send(
     connection: ServerConnection, name: str, arguments: bytes, on_sent: Callable[[], None]
 ) -> dict[str, Any]:
     limit = connection.target.limits.request_timeout or None
-    return await connection.call(name, parse_arguments(arguments), timeout=limit, on_sent=on_sent)
+    return await connection.call(
+        ServerCall(
+            connection.target.server_id,
+            name,
+            check_arguments(arguments),
+            timeout=limit,
+            on_sent=on_sent,
+        )
+    )

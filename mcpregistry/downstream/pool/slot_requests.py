@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from mcpregistry.domain.calls.forwarding import Forwarding
 from mcpregistry.domain.errors import (
     ConnectionFailed,
     DefinitionChanged,
@@ -25,15 +24,16 @@ from mcpregistry.downstream.pool.redact import (
     remove_secrets,
 )
 from mcpregistry.downstream.pool.slot import ServerSlot
+from mcpregistry.downstream.server_call import ServerCall
 
 
 async def enter_slot(
-    slot: ServerSlot, deadline: float | None, caller: str, host: Forwarding
+    slot: ServerSlot, call: ServerCall, deadline: float | None
 ) -> ServerConnection:
-    """Return the connection for a call of this host, with a place on it. A failure is also shown to
+    """Return the connection for the call, with a place on it. A failure is also shown to
     operators."""
     try:
-        with register_opener(slot, caller, host):
+        with register_opener(slot, call):
             return await slot.enter(deadline)
     except DownstreamError as error:
         slot.report_failure(error)
@@ -41,20 +41,20 @@ async def enter_slot(
 
 
 @contextlib.contextmanager
-def register_opener(slot: ServerSlot, caller: str, host: Forwarding) -> Iterator[None]:
-    """Around whatever may open the slot's connection for a call of this host, which its server may
-    ask at the start."""
-    slot.openers[caller] = host
+def register_opener(slot: ServerSlot, call: ServerCall) -> Iterator[None]:
+    """Around whatever may open the slot's connection for this call. While the server starts, it may
+    ask the host of the call."""
+    slot.openers[call.caller] = call.host
     try:
         yield
     finally:
-        slot.openers.pop(caller, None)
+        slot.openers.pop(call.caller, None)
 
 
-async def open_slot(slot: ServerSlot, caller: str, host: Forwarding) -> None:
-    """Open the slot's connection for a subscription of this host, without a place on it. Raises
+async def open_slot(slot: ServerSlot, call: ServerCall) -> None:
+    """Open the slot's connection for a subscription, without a place on it. Raises
     DownstreamError."""
-    with register_opener(slot, caller, host) if slot.session else contextlib.nullcontext():
+    with register_opener(slot, call) if slot.session else contextlib.nullcontext():
         await slot.ensure_connected()
 
 
@@ -89,16 +89,16 @@ async def redact_result(
     return without
 
 
-async def check_definition(
-    connection: ServerConnection, revision: int | None, kind: str, name: str, definition: str | None
-) -> None:
-    """It is the server that was decided on; and one that was just started may say something else
-    than was approved."""
-    if revision is not None and connection.target.revision != revision:
+async def check_definition(connection: ServerConnection, call: ServerCall) -> None:
+    """Compare the server and its offer with what was decided on: a server that was just started may
+    describe something else than was approved. Raises StaleRevision or DefinitionChanged."""
+    if call.revision is not None and connection.target.revision != call.revision:
         raise StaleRevision(
             "The server's settings were changed after the decision on this call.",
             remedy="Make the call again.",
         )
+    kind, name = call.approved_offer
+    definition = call.definition
     if definition is None or connection.offers.hash_offer(name, kind) == definition:
         return
     await connection.offers.reread()
@@ -110,7 +110,7 @@ async def check_definition(
 
 
 def can_resend(error: DownstreamError, target: ServerTarget, *, idempotent: bool) -> bool:
-    """Whether a failed call may be sent a second time: see the module's last invariant."""
+    """Whether a failed call may be sent a second time: see the last invariant of ``pool.py``."""
     if target.resend == "never" or isinstance(error, TimedOut):
         return False
     broke = isinstance(error, ConnectionFailed)

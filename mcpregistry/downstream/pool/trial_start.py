@@ -26,6 +26,7 @@ from mcpregistry.downstream.pool.discovery import Discovery
 from mcpregistry.downstream.pool.listing import list_pages
 from mcpregistry.downstream.pool.owner_tasks import finish_connection
 from mcpregistry.downstream.pool.server_probe import MakeCall
+from mcpregistry.downstream.server_call import ServerCall
 from mcpregistry.downstream.transports.process_usage import (
     MOST_NAMED,
     ProcessUsage,
@@ -235,7 +236,9 @@ async def _send(
     arguments: bytes,
     on_sent: Callable[[], None],
 ) -> dict[str, Any]:
-    return await connection.call(name, msgspec.Raw(arguments), timeout=limit, on_sent=on_sent)
+    return await connection.call(
+        ServerCall(connection.target.server_id, name, arguments, timeout=limit, on_sent=on_sent)
+    )
 
 
 def _record_findings(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from mcpregistry.calls.catalog import ToolSource
-    from mcpregistry.calls.pipeline import Dispatcher
+    from mcpregistry.calls.execution import Dispatcher
     from mcpregistry.calls.sampling import Sampler
     from mcpregistry.services.exchange.sections import ExchangeSection
 

@@ -67,32 +67,36 @@ MUTANTS = [
         "tests/calls/test_pipeline.py tests/calls/test_claims.py tests/calls/test_approvals.py tests/calls/test_budgets.py",
         (
             "pipeline: crash in judging lets through",
-            "            refusal = Denied(_CRASHED, remedy=_ASK)\n        call = Call(",
+            "            refusal = Denied(CRASHED, remedy=_ASK)\n        call = Call(",
             "            refusal = None\n        call = Call(",
         ),
         (
             "pipeline: asking is skipped",
-            "held = call.decision.outcome is RuleOutcome.ASK",
-            "held = False",
+            "is_held = afforded.decision.outcome is RuleOutcome.ASK",
+            "is_held = False",
         ),
         ("pipeline: rate is free", "await self.rates.take(call.request.catalogue.agent)", "pass"),
         (
             "pipeline: budgets are not asked",
-            "afforded = await budgets.reserve(call) if refusal is None else call",
+            "afforded = await budgets.reserve(call)",
             "afforded = call",
         ),
+    ),
+    *_of(
+        "mcpregistry/calls/execution.py",
+        "tests/calls/test_pipeline.py tests/calls/test_claims.py tests/calls/test_approvals.py tests/calls/test_budgets.py",
         (
-            "pipeline: cancelled means not sent",
+            "execution: cancelled means not sent",
             "state = InvocationState.UNKNOWN if sent else InvocationState.NOT_SENT\n            self._end_soon",
             "state = InvocationState.NOT_SENT\n            self._end_soon",
         ),
         (
-            "pipeline: failed means not sent",
+            "execution: failed means not sent",
             "InvocationState.UNKNOWN if error.sent else InvocationState.NOT_SENT,\n",
             "InvocationState.NOT_SENT,\n",
         ),
         (
-            "pipeline: a tool's error is success",
+            "execution: a tool's error is success",
             'InvocationState.TOOL_ERROR if result.get("isError") else InvocationState.SUCCEEDED',
             "InvocationState.SUCCEEDED",
         ),

@@ -124,14 +124,14 @@ async def get_approval_result(
     """
     row = await db_call(_own, principal(request), approval_id)
     held = get_current_engine().approvals
-    ticket = await held.find(row.pk, row.call.agent_slug)
+    ticket = await held.requests.find(row.pk, row.call.agent_slug)
     assert ticket is not None
     state = (
-        await held.wait_for_decision(ticket, seconds_to_wait(prefer))
+        await held.requests.wait_for_decision(ticket, seconds_to_wait(prefer))
         if ticket.state is InvocationState.PENDING
         else ticket.state
     )
-    outcome = await held.read_outcome(ticket)
+    outcome = await held.runner.read_outcome(ticket)
     if (
         state in (InvocationState.PENDING, InvocationState.READY, InvocationState.DISPATCHED)
         and outcome.result is None

@@ -71,7 +71,7 @@ class BackgroundEngine:
     async def _run_call(self, call_id: str) -> None:
         try:
             async with self._places:
-                outcome = await self._engine.approvals.settle_call(call_id)
+                outcome = await self._engine.approvals.runner.settle_call(call_id)
             if outcome is not None:
                 log.info("approved_call_run", call=call_id, state=outcome.state.value)
         except Exception:

@@ -16,20 +16,24 @@ import structlog
 from django.conf import settings
 
 from mcpregistry.calls import source_registry
+from mcpregistry.calls.approvals.approvals import Approvals
+from mcpregistry.calls.approvals.background_writes import BackgroundWrites
 from mcpregistry.calls.approvals.caller_waiting import CallHolder
-from mcpregistry.calls.approvals.held_call_runner import Approvals
+from mcpregistry.calls.approvals.permit_uses import PermitUses
 from mcpregistry.calls.approvals.status_tool import ApprovalStatus
 from mcpregistry.calls.call import CallOutcome, CallRequest, JudgedCall
 from mcpregistry.calls.catalog import Catalogue, Catalogues, DownstreamTools, ToolSource
 from mcpregistry.calls.completion import ArgumentCompletions
 from mcpregistry.calls.connection_placement import Placement
 from mcpregistry.calls.dispatch import DownstreamDispatcher
+from mcpregistry.calls.execution import Dispatcher, Execution
 from mcpregistry.calls.in_flight import DRAIN_SECONDS, InFlight
 from mcpregistry.calls.live_policy import LivePolicy
 from mcpregistry.calls.peer_addresses import choose_peer_address, get_marker_path
-from mcpregistry.calls.pipeline import Dispatcher, Pipeline
+from mcpregistry.calls.pipeline import Pipeline
 from mcpregistry.calls.project_status import ProjectStatus
 from mcpregistry.calls.recording.recorder import Recorder
+from mcpregistry.calls.refusal_records import RefusalRecords
 from mcpregistry.calls.remote_tasks.adoption import Adoption
 from mcpregistry.calls.resource_watches import ResourceWatches
 from mcpregistry.calls.token_uses import TokenUses
@@ -72,13 +76,24 @@ class Engine:
         self.token_uses = TokenUses()
         self._is_shared = process != "runmcp"  # it serves one host, whose sessions are its own
         policy = policy or LivePolicy(self.live)
+        self._in_flight = InFlight()
+        writes = BackgroundWrites()
+        permits = PermitUses(self.live, writes)
+        dispatchers: dict[str, Dispatcher] = {}  # filled below: some need what is made here
+        execution = Execution(
+            recorder=self.recorder,
+            dispatchers=dispatchers,
+            permits=permits,
+            in_flight=self._in_flight,
+        )
         self.approvals = Approvals(
             recorder=self.recorder,
             feed=self.feed,
             live=self.live,
             catalogue_of=self._get_recorded_catalogue,
             policy=policy,
-            sender=lambda: self.pipeline,
+            execution=execution,
+            writes=writes,
         )
         self.adoption = Adoption(self.pool, self.feed)
         own: tuple[ToolSource, Dispatcher] = (
@@ -89,16 +104,17 @@ class Engine:
         projects = ProjectStatus()
         sources = [own, (status, status), (projects, projects), *source_registry.make_sources(self)]
         self.catalogues = Catalogues(source for source, _ in sources)
-        dispatchers = {source.kind: dispatcher for source, dispatcher in sources}
+        dispatchers.update({source.kind: dispatcher for source, dispatcher in sources})
+        self.refusals = RefusalRecords(self.recorder, self._in_flight)
         self.pipeline = Pipeline(
             recorder=self.recorder,
-            dispatchers=dispatchers,
             policy=policy,
-            approvals=self.approvals,
-            waiting=CallHolder(self.approvals),
+            permits=permits,
+            holder=CallHolder(self.approvals.requests, self.approvals.runner),
+            execution=execution,
+            refusals=self.refusals,
         )
         self.completions = ArgumentCompletions(self.pool, self.pipeline.rates, policy)
-        self._in_flight = InFlight()
         self._background: set[asyncio.Task[None]] = set()
         self._revisions: dict[int, int] = {}
         self._connects = process != "worker"  # which serves no host: it connects when a call comes
@@ -150,7 +166,7 @@ class Engine:
         await self.watches.close()
         await self.placement.close()
         await self.token_uses.close()
-        self.pipeline.close()
+        self.refusals.close()
         await self.pipeline.rates.close()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.recorder.close)
@@ -177,7 +193,6 @@ class Engine:
     async def _drain(self, grace: float) -> None:
         """Let calls in flight end; after a while, end them."""
         await self._in_flight.end_within(grace)
-        self.pipeline.process_stops = True
         await self._in_flight.cancel_all()
 
     def find_agent(self, token_hash: str) -> AgentSpec | None:

@@ -19,6 +19,7 @@ class InFlight:
         self._running: set[asyncio.Task[Any]] = set()
         self._cut: set[asyncio.Task[Any]] = set()
         self._idle = Idle()
+        self.is_cutting = False  # calls that are cancelled now are cut by us, not by their callers
 
     def track_task(self, task: asyncio.Task[Any]) -> None:
         """Count the task until it has ended."""
@@ -42,11 +43,18 @@ class InFlight:
 
     async def cancel_all(self) -> None:
         """Cancel what still runs, and wait for it to write down its end."""
+        self.is_cutting = True
         self._cut = set(self._running)
         for task in self._cut:
             task.cancel()
         if self._cut:
             await asyncio.wait(self._cut, timeout=DRAIN_SECONDS)
+
+    def explain_cancel(self, reason: str) -> str:
+        """Why a call is cancelled now: ``reason``, unless it is this process that stops."""
+        if self.is_cutting:
+            return "this process was stopped before the answer arrived"
+        return reason
 
     def was_cut(self, task: asyncio.Task[Any]) -> bool:
         """Whether we have cancelled it, and not whoever called."""

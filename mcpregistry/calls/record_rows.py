@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from mcpregistry.calls.call import Call, CallOutcome
@@ -50,6 +51,11 @@ def make_outcome(
     )
     remedy = f"{error.remedy} {advice}".strip()
     return CallOutcome(call.id, state, None, error.code, error.message, remedy, duration)
+
+
+def make_cancelled_outcome(call: Call, state: InvocationState, reason: str) -> CallOutcome:
+    """How the call ends whose caller is gone, or whose process stops."""
+    return replace(make_outcome(call, state), error_code="CANCELLED", message=reason)
 
 
 def _find_warning(call: Call, state: InvocationState, result: dict[str, object] | None) -> str:

@@ -13,8 +13,11 @@ from typing import Any, NoReturn
 
 from mcpregistry.calls.call import Call, CallOutcome, CallRequest
 from mcpregistry.calls.catalog import Catalogue, CatalogueEntry, ToolOffer
+from mcpregistry.calls.execution import Execution
+from mcpregistry.calls.in_flight import InFlight
 from mcpregistry.calls.pipeline import Pipeline
 from mcpregistry.calls.recording.recorder import Recorder
+from mcpregistry.calls.refusal_records import RefusalRecords
 from mcpregistry.calls.remote_tasks.adoption import check_result_kind
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls.forwarding import NOTHING
@@ -43,13 +46,17 @@ async def make_call(recorder: Recorder, order: OrderedTestCall, send: Send) -> d
     """
     prepared = await db_call(prepare_call, order)
     sender = _TestSender(send)
-    asked = _NoApprovals()
+    nobody = _NoApprovals()
+    in_flight = InFlight()
     pipeline = Pipeline(
         recorder=recorder,
-        dispatchers={_KIND: sender},
         policy=lambda _: prepared.decision,
-        approvals=asked,
-        waiting=asked,
+        permits=nobody,
+        holder=nobody,
+        execution=Execution(
+            recorder=recorder, dispatchers={_KIND: sender}, permits=nobody, in_flight=in_flight
+        ),
+        refusals=RefusalRecords(recorder, in_flight),
     )
     judged = pipeline.judge(_build_request(order, prepared))
     if prepared.refusal is not None:
@@ -106,7 +113,7 @@ class _NoApprovals:
     """Nobody is asked about these calls: one about which a rule asks was refused before it came
     here."""
 
-    async def use_permit(self, call: Call) -> None:
+    async def take_use(self, call: Call) -> None:
         """Return no permit: only people give one, to an agent."""
 
     def give_back(self, call: Call) -> None:
@@ -115,7 +122,7 @@ class _NoApprovals:
     def drop(self, call: Call) -> None:
         """Do nothing: nobody waits."""
 
-    async def __call__(self, call: Call) -> NoReturn:
+    async def hold(self, call: Call) -> NoReturn:
         """Refuse to wait for people."""
         raise Denied(
             "Tests cannot ask for an approval, and this call needs one.",

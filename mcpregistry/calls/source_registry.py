@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mcpregistry.calls.catalog import ToolSource
-    from mcpregistry.calls.pipeline import Dispatcher
+    from mcpregistry.calls.execution import Dispatcher
     from mcpregistry.calls.sampling import Sampler
 
     SamplerMaker = Callable[[Any], Sampler]  # given the engine

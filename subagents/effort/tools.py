@@ -10,7 +10,7 @@ from django.db import transaction
 
 from mcpregistry.calls.call import Call
 from mcpregistry.calls.catalog import ToolOffer, ToolSource
-from mcpregistry.calls.pipeline import Dispatcher
+from mcpregistry.calls.execution import Dispatcher
 from mcpregistry.db import db_call, read_database_now
 from mcpregistry.domain.errors import ArgumentsInvalid, Denied, SlipsnisseError
 from mcpregistry.domain.snapshot import Snapshot

@@ -18,7 +18,7 @@ from mcpregistry.calls import energy
 from mcpregistry.calls.call import Call, OnProgress
 from mcpregistry.calls.catalog import Catalogue, CatalogueEntry, ToolOffer, ToolSource
 from mcpregistry.calls.engine import Engine
-from mcpregistry.calls.pipeline import Dispatcher
+from mcpregistry.calls.execution import Dispatcher
 from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.database_errors import is_outcome_unknown
 from mcpregistry.db import db_call

@@ -23,7 +23,7 @@ from django.utils import timezone
 from mcpregistry.calls.call import Call
 from mcpregistry.calls.catalog import Catalogue, CatalogueEntry, ToolOffer, ToolSource
 from mcpregistry.calls.engine import Engine
-from mcpregistry.calls.pipeline import Dispatcher
+from mcpregistry.calls.execution import Dispatcher
 from mcpregistry.calls.watch.state_watch import StateWatch
 from mcpregistry.database_errors import is_outcome_unknown
 from mcpregistry.db import db_call

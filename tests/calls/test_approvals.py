@@ -157,7 +157,10 @@ async def asked_anew(here: Site, settings: Any, first: CallOutcome) -> None:
     """The identical call is a new request; nobody decides on it any more."""
     again = await pending(here, settings)
     assert (again.ticket.id != first.ticket.id, again.ticket.joined) == (True, False)
-    assert await here.engine.approvals.cancel(again.ticket, "Enough") == InvocationState.CANCELLED
+    assert (
+        await here.engine.approvals.requests.cancel(again.ticket, "Enough")
+        == InvocationState.CANCELLED
+    )
 
 
 @pytest.mark.both_databases
@@ -343,7 +346,7 @@ async def test_a_call_may_run_although_its_caller_has_left(site: Make, asking: S
     soon = datetime.now(UTC) + timedelta(seconds=2)
     assert await db_call(held_calls.list_calls_for_workers, soon) == [request.call_id]
     assert (
-        await here.engine.approvals.settle_call(request.call_id)
+        await here.engine.approvals.runner.settle_call(request.call_id)
     ).state == InvocationState.SUCCEEDED
     back = await here.call("echo__echo", {"n": 1})
     assert (back.invocation_id, back.state, len(here.sent())) == (
@@ -382,7 +385,7 @@ async def test_of_many_who_want_to_run_it_one_does(
     there = await site()
     first = await pending(here, settings)
     await vote(bob)
-    sides = [here.engine.approvals, there.engine.approvals] * 10
+    sides = [here.engine.approvals.runner, there.engine.approvals.runner] * 10
     outcomes = await asyncio.gather(*(side.run(first.ticket) for side in sides))
     assert {outcome.state for outcome in outcomes} == {InvocationState.SUCCEEDED}
     assert len(here.sent()) == 1
@@ -397,7 +400,7 @@ async def test_a_host_may_ask_the_requester_only_where_the_rule_says_so(
     (request,) = await held()
     ticket = await db_call(held_calls.find, held_id=request.pk, agent_slug="ann")
     with pytest.raises(Denied):
-        await here.engine.approvals.confirm(ticket, "the person at host")
+        await here.engine.approvals.requests.confirm(ticket, "the person at host")
     await vote(bob)
     await call
 
@@ -409,7 +412,8 @@ async def test_the_person_at_the_host_confirms_where_the_rule_says_so(site: Make
     (request,) = await held()
     ticket = await db_call(held_calls.find, held_id=request.call_id, agent_slug="ann")
     assert (
-        await here.engine.approvals.confirm(ticket, "the person at host") == InvocationState.READY
+        await here.engine.approvals.requests.confirm(ticket, "the person at host")
+        == InvocationState.READY
     )
     assert (await call).state == InvocationState.SUCCEEDED
     assert await db_call(held_calls.find, held_id=request.pk, agent_slug="other") is None
@@ -447,7 +451,7 @@ async def test_of_callers_who_joined_one_request_the_running_call_is_everybodys(
     await vote(await db_call(person, "bob"))
     await here.until_sent()
     await asyncio.sleep(0.3)  # those who lost have come to their end
-    assert len(here.engine.approvals._running) == 1
+    assert len(here.engine.approvals.runner._running) == 1
     for caller in callers:
         caller.cancel()
     await asyncio.gather(*callers, return_exceptions=True)

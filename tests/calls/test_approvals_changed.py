@@ -108,7 +108,7 @@ async def test_whatever_changes_after_the_approval_voids_it(
     await vote(bob)
     act, words = CHANGES[change]
     await db_call(act)
-    outcome = await here.engine.approvals.run(first.ticket)
+    outcome = await here.engine.approvals.runner.run(first.ticket)
     assert (outcome.state, outcome.error_code) == (InvocationState.VOID, "VOID")
     assert words in outcome.message
     assert here.sent() == []
@@ -130,7 +130,7 @@ async def test_a_change_between_the_look_and_the_claim_loses_the_claim(
         return await real(*claim)
 
     monkeypatch.setattr(recorder, "claim", late)
-    outcome = await here.engine.approvals.run(first.ticket)
+    outcome = await here.engine.approvals.runner.run(first.ticket)
     assert (outcome.state, here.sent()) == (InvocationState.VOID, [])
 
 
@@ -142,7 +142,7 @@ async def test_an_edited_call_that_a_rule_has_come_to_deny_is_not_run(
     first = await pending(here, settings)
     await vote(bob, arguments={"n": 51})
     await db_call(lambda: PolicyRule(name="few", outcome="deny", condition="args.n > 50").save())
-    outcome = await here.engine.approvals.run(first.ticket)
+    outcome = await here.engine.approvals.runner.run(first.ticket)
     assert (outcome.state, outcome.error_code) == (InvocationState.VOID, "VOID")
     assert "a rule now denies the call" in outcome.message
     assert here.sent() == []
@@ -177,7 +177,7 @@ async def test_an_edit_into_what_a_stricter_rule_asks_about_is_refused_at_once(
     request, _ = await only()
     assert (request.edited, request.call.state) == ("", InvocationState.PENDING)
     await vote(bob, arguments={"n": 9})
-    assert (await here.engine.approvals.run(first.ticket)).state == InvocationState.SUCCEEDED
+    assert (await here.engine.approvals.runner.run(first.ticket)).state == InvocationState.SUCCEEDED
 
 
 async def test_an_edited_call_that_a_stricter_rule_has_come_to_ask_about_is_not_run(
@@ -189,7 +189,7 @@ async def test_an_edited_call_that_a_stricter_rule_has_come_to_ask_about_is_not_
     await db_call(
         lambda: PolicyRule(name="many", outcome="ask", condition="args.n > 50", quorum=2).save()
     )
-    outcome = await here.engine.approvals.run(first.ticket)
+    outcome = await here.engine.approvals.runner.run(first.ticket)
     assert (outcome.state, outcome.error_code) == (InvocationState.VOID, "VOID")
     assert "the rule 'many' requires 2 approvers for the edited arguments" in outcome.message
     assert here.sent() == []
@@ -339,4 +339,7 @@ async def test_a_permit_ends_with_what_it_was_given_for(
     revision = await db_call(lambda: Configuration.objects.get().revision)
     await until(lambda: here.engine.live.current.revision >= revision)
     outcome = await pending(here, settings, {"n": 3})
-    assert await here.engine.approvals.cancel(outcome.ticket, "Enough") == InvocationState.CANCELLED
+    assert (
+        await here.engine.approvals.requests.cancel(outcome.ticket, "Enough")
+        == InvocationState.CANCELLED
+    )

@@ -88,7 +88,7 @@ class Site:
         self.engine = Engine("web")
         self.loop.run(self.engine.start())
         self.journal: list[tuple[str, str]] = []
-        self.engine.pipeline.dispatchers = {"downstream": self._receive}
+        self.engine.pipeline.execution.dispatchers = {"downstream": self._receive}
 
     async def _receive(self, call: Call, *, on_sent: Callable[[], None]) -> dict[str, Any]:
         on_sent()
@@ -138,7 +138,7 @@ class Machine(RuleBasedStateMachine):
         call = self.site.engine.pipeline.judge(request).call
         alike = [each for each in self.calls if each.asked == text(arguments)]
         same = [each for each in alike if each.joinable and self._stands(each)]
-        asking = self.site.engine.approvals.ask(call, "hold")
+        asking = self.site.engine.approvals.requests.ask(call, "hold")
         if (
             not same
             and self.refusals_hold
@@ -208,7 +208,7 @@ class Machine(RuleBasedStateMachine):
         """The message may come more than once, and for calls that are not ready at all."""
 
         async def all_at_once() -> None:
-            settle = self.site.engine.approvals.settle_call
+            settle = self.site.engine.approvals.runner.settle_call
             await asyncio.gather(*(settle(call.ticket.call_id) for _ in range(times)))
 
         self._runs(call)
@@ -226,7 +226,7 @@ class Machine(RuleBasedStateMachine):
         if call.state is InvocationState.PENDING:
             return
         self._runs(call)
-        outcome = self.site.loop.run(self.site.engine.approvals.run(call.ticket))
+        outcome = self.site.loop.run(self.site.engine.approvals.runner.run(call.ticket))
         assert outcome.state is call.state
         assert (outcome.result is not None) == (call.state is InvocationState.SUCCEEDED)
         call.told = True

@@ -253,7 +253,7 @@ async def test_a_call_that_becomes_a_task_leaves_the_word_of_the_soft_mark_to_th
 ) -> None:
     await db_call(limited, journal, soft=Decimal(1), hard=Decimal(9))
     here: Site = await site()
-    real = here.engine.pipeline.dispatchers[DOWNSTREAM]
+    real = here.engine.pipeline.execution.dispatchers[DOWNSTREAM]
     adopted = []
 
     async def as_a_task(call: Call, *, on_sent: Any) -> dict[str, Any]:
@@ -263,7 +263,10 @@ async def test_a_call_that_becomes_a_task_leaves_the_word_of_the_soft_mark_to_th
         on_sent()
         return {"resultType": "task", "taskId": "t"}
 
-    here.engine.pipeline.dispatchers = {**here.engine.pipeline.dispatchers, DOWNSTREAM: as_a_task}
+    here.engine.pipeline.execution.dispatchers = {
+        **here.engine.pipeline.execution.dispatchers,
+        DOWNSTREAM: as_a_task,
+    }
     task = await here.call("slow__count", {"steps": 1})
     assert (task.state, task.task_id) == (InvocationState.DISPATCHED, "t")
     answer = await here.call("slow__count", {"steps": 1})
@@ -344,7 +347,7 @@ async def test_a_call_that_a_stopping_process_cuts_while_it_is_counted_is_not_sa
     pipeline.rates.take = counts  # type: ignore[method-assign]
     calling = asyncio.ensure_future(here.call("echo__echo"))
     await counting.wait()
-    pipeline.process_stops = True
+    here.engine._in_flight.is_cutting = True
     calling.cancel()
     row = await until(lambda: db_call(Invocation.objects.first))
     assert (row.state, "stopped" in row.reason, "disconnected" in row.reason) == (

@@ -71,7 +71,9 @@ async def test_a_server_that_cannot_be_loaded_during_an_outage_is_no_defect(
     async def dispatch(*_: Any, **__: Any) -> dict[str, Any]:
         raise OperationalError("no connection")
 
-    here.engine.pipeline.dispatchers = dict.fromkeys(here.engine.pipeline.dispatchers, dispatch)
+    here.engine.pipeline.execution.dispatchers = dict.fromkeys(
+        here.engine.pipeline.execution.dispatchers, dispatch
+    )
     outcome = await here.call("echo__echo", {"n": 1})
     assert (outcome.state, outcome.error_code) == (InvocationState.NOT_SENT, "UNAVAILABLE")
 
@@ -103,7 +105,7 @@ async def test_what_fails_once_while_a_call_is_out_does_not_change_what_its_call
     await vote(bob)
     outcome = await call
     if outcome.ticket is not None:  # it is told to come back, and does
-        outcome = await here.engine.approvals.run(outcome.ticket)
+        outcome = await here.engine.approvals.runner.run(outcome.ticket)
     assert outcome.state == InvocationState.SUCCEEDED
     assert ((await recorded())[0], len(here.sent())) == ("succeeded", 1)
 
@@ -138,7 +140,7 @@ async def test_a_joined_caller_whose_waiting_breaks_gives_its_seat_back(
     site: Make, asking: Server, bob: User, monkeypatch: pytest.MonkeyPatch
 ):
     here: Site = await site()
-    waiting = here.engine.pipeline.waiting
+    waiting = here.engine.pipeline.holder
     real = waiting._wait_for_host
     holding = asyncio.Event()
 

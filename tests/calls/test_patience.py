@@ -146,7 +146,7 @@ async def test_a_hold_that_is_set_for_an_agent_or_an_endpoint_ends_in_pending(
     outcome = await here.call("slow__count", {}, host=STRANGER)
     assert outcome.state is InvocationState.PENDING
     assert outcome.ticket is not None
-    await here.engine.approvals.cancel(outcome.ticket, "enough")
+    await here.engine.approvals.requests.cancel(outcome.ticket, "enough")
 
 
 @pytest.mark.usefixtures("_patient_strangers")
@@ -175,7 +175,7 @@ async def test_a_caller_that_gave_up_once_is_told_pending_in_time(
     outcome = await here.call("slow__count", {"steps": 2}, host=STRANGER)
     assert outcome.state is InvocationState.PENDING
     assert outcome.ticket is not None
-    await here.engine.approvals.cancel(outcome.ticket, "enough")
+    await here.engine.approvals.requests.cancel(outcome.ticket, "enough")
     await until(
         lambda: db_call(
             lambda: Invocation.objects.filter(state=InvocationState.CANCELLED).count() == 2

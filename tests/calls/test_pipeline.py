@@ -161,7 +161,7 @@ async def test_database_outage_during_a_call_asks_for_a_repetition_only_if_nothi
             on_sent()
         raise OperationalError("away")
 
-    here.engine.pipeline.dispatchers = {"downstream": fail}
+    here.engine.pipeline.execution.dispatchers = {"downstream": fail}
     outcome = await here.call("echo__echo")
     assert (outcome.error_code, outcome.remedy) == ("UNAVAILABLE", remedy)
 
@@ -416,7 +416,7 @@ async def test_a_flood_of_refusals_fills_no_disk_and_is_counted(site: Make, echo
     assert {outcome.invocation_id for outcome in outcomes} == ids, (
         "whoever was refused finds a record of it"
     )
-    here.engine.pipeline.close()
+    here.engine.refusals.close()
     await until(lambda: db_call(Invocation.objects.exclude(pk__in=ids).exists))
     last = await db_call(lambda: Invocation.objects.exclude(pk__in=ids).get())
     assert (last.state, last.error_code) == ("denied", "RATE_LIMITED")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from mcpregistry.calls import pipeline
+from mcpregistry.calls import refusal_records
 from mcpregistry.calls.call import CallHost, CallOutcome, CallRequest
 from mcpregistry.db import db_call
 from mcpregistry.domain.errors import Conflict, Denied
@@ -103,7 +103,7 @@ async def test_another_endpoint_is_no_way_around_it_and_another_agent_is_another
     asked = await call("other", "eve")
     assert asked.state is InvocationState.PENDING
     assert asked.ticket is not None
-    await here.engine.approvals.cancel(asked.ticket, "enough")
+    await here.engine.approvals.requests.cancel(asked.ticket, "enough")
 
 
 async def test_a_host_that_takes_tasks_is_refused_as_well(
@@ -164,7 +164,7 @@ async def test_who_was_told_to_come_back_is_not_given_a_refusal_that_was_taken_b
     assert again.state is InvocationState.PENDING
     assert again.ticket is not None
     assert again.ticket.id != request.pk
-    await here.engine.approvals.cancel(again.ticket, "enough")
+    await here.engine.approvals.requests.cancel(again.ticket, "enough")
 
 
 async def test_who_may_not_decide_takes_nothing_back_and_what_waits_is_no_refusal(
@@ -206,7 +206,7 @@ async def test_who_keeps_asking_fills_no_disk_and_is_answered_more_slowly(
 ) -> None:
     pauses: list[int] = []
     monkeypatch.setattr(
-        pipeline, "compute_repeat_pause", lambda repeats: pauses.append(repeats) or 0.0
+        refusal_records, "compute_repeat_pause", lambda repeats: pauses.append(repeats) or 0.0
     )
     here: Site = await site()
     await refused(here, bob)
@@ -220,7 +220,7 @@ async def test_who_keeps_asking_fills_no_disk_and_is_answered_more_slowly(
     assert pauses == list(range(20))
     before = await db_call(lambda: list(Invocation.objects.values_list("pk", flat=True)))
     assert len(before) == 2
-    here.engine.pipeline.close()
+    here.engine.refusals.close()
     last = await until(lambda: db_call(Invocation.objects.exclude(pk__in=before).first))
     assert (last.state, last.error_code) == ("rejected", "REJECTED")
     assert (
@@ -230,6 +230,6 @@ async def test_who_keeps_asking_fills_no_disk_and_is_answered_more_slowly(
 
 
 def test_the_pause_grows_and_is_bounded() -> None:
-    pauses = [pipeline.compute_repeat_pause(repeats) for repeats in range(8)]
+    pauses = [refusal_records.compute_repeat_pause(repeats) for repeats in range(8)]
     assert pauses == [0, 0.25, 0.5, 1, 2, 2, 2, 2]
-    assert pipeline.compute_repeat_pause(10**9) == 2
+    assert refusal_records.compute_repeat_pause(10**9) == 2

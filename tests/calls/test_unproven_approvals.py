@@ -168,7 +168,7 @@ TWO_VOTES: dict[str, tuple[Callable[[], Any], str]] = {
 
 async def refused(here: Site, ticket: held_calls.HeldCallTicket, words: str) -> None:
     """Nothing is sent, and caller, log, verification and invariants say why."""
-    outcome = await here.engine.approvals.run(ticket)
+    outcome = await here.engine.approvals.runner.run(ticket)
     assert (outcome.state, outcome.error_code) == (InvocationState.VOID, "APPROVAL_UNPROVEN")
     assert words in outcome.message
     assert "manage.py audit verify" in outcome.message
@@ -235,7 +235,7 @@ async def test_call_that_was_never_asked_about_is_not_sent(
     await vote(await User.objects.aget(username="eve"))
     key = await db_call(insert_copy)
     ticket = await db_call(held_calls.find, held_id=key, agent_slug="ann")
-    outcome = await here.engine.approvals.run(ticket)
+    outcome = await here.engine.approvals.runner.run(ticket)
     assert (outcome.state, outcome.error_code) == (InvocationState.VOID, "APPROVAL_UNPROVEN")
     assert "it has no audit entry about an approval request" in outcome.message
     assert here.sent() == []
@@ -264,12 +264,12 @@ async def test_call_that_has_run_is_not_sent_again(here: Site, bob: User, settin
     first = await pending(here, settings)
     await vote(bob)
     await vote(await User.objects.aget(username="eve"))
-    assert (await here.engine.approvals.run(first.ticket)).state == InvocationState.SUCCEEDED
+    assert (await here.engine.approvals.runner.run(first.ticket)).state == InvocationState.SUCCEEDED
     await db_call(
         tamper,
         lambda: Invocation.objects.update(state=InvocationState.READY, finished_at=None, fence=0),
     )
-    outcome = await here.engine.approvals.run(first.ticket)
+    outcome = await here.engine.approvals.runner.run(first.ticket)
     assert (outcome.state, outcome.error_code) == (InvocationState.VOID, "APPROVAL_UNPROVEN")
     assert "it was already sent, or has ended" in outcome.message
     assert len(here.sent()) == 1
@@ -317,5 +317,5 @@ async def test_proof_costs_one_query(
     await vote(bob)
     await vote(await User.objects.aget(username="eve"))
     assert counted == []
-    assert (await here.engine.approvals.run(first.ticket)).state == InvocationState.SUCCEEDED
+    assert (await here.engine.approvals.runner.run(first.ticket)).state == InvocationState.SUCCEEDED
     assert counted == [first.ticket.call_id]

@@ -156,7 +156,7 @@ async def test_a_decision_made_in_the_moment_in_which_time_is_up_is_told(
 ) -> None:
     """Between the last look and the word "pending" somebody rejects: the caller hears that."""
     here: Site = await site()
-    away = here.engine.approvals.detach_caller
+    away = here.engine.approvals.requests.detach_caller
 
     async def slowly(ticket: Any) -> Any:
         await db_call(
@@ -164,7 +164,7 @@ async def test_a_decision_made_in_the_moment_in_which_time_is_up_is_told(
         )
         return await away(ticket)
 
-    here.engine.approvals.detach_caller = slowly
+    here.engine.approvals.requests.detach_caller = slowly
     outcome = await here.call("slow__count", {}, host=HASTY)
     assert outcome.state is InvocationState.REJECTED
     assert "REJECTED by Bob: no" in outcome.message

@@ -207,7 +207,8 @@ async def withdrawn(play: Play) -> CallOutcome:
     assert ticket is not None
     try:
         return CallOutcome(
-            first.invocation_id, await play.here.engine.approvals.cancel(ticket, "not needed")
+            first.invocation_id,
+            await play.here.engine.approvals.requests.cancel(ticket, "not needed"),
         )
     except OperationalError:
         return first
@@ -217,7 +218,7 @@ async def by_itself(play: Play) -> CallOutcome:
     """A worker is woken to run it. What fails there is tried again when the clock comes by."""
     first = await play.pending()
     await elsewhere(lambda: play.vote(ApprovalRequest.objects.get()))
-    approvals = play.here.engine.approvals
+    approvals = play.here.engine.approvals.runner
     try:
         ended = await approvals.settle_call(first.invocation_id)
     except OperationalError:
@@ -258,7 +259,7 @@ POINTS: dict[str, list[str]] = {
         "held",
         "held_calls.load_call_states",
         "held_calls.load",
-        "held_call_runner.Approvals._check_request",
+        "held_call_runner.HeldCallRunner._check_request",
         "before_claim",
         "committing@1",
         "committing@2",

@@ -148,7 +148,9 @@ async def held(bench: Bench, here: Worker) -> Run:
         votes.vote(request_id=request.pk, user=bob, approve=True, via="web")
 
     await elsewhere(approve)
-    await here.engine.approvals.settle_call(await elsewhere(lambda: Invocation.objects.get().pk))
+    await here.engine.approvals.runner.settle_call(
+        await elsewhere(lambda: Invocation.objects.get().pk)
+    )
     run = await driven(here, run)
     assert (run.state, run.answer, len(bench.sent())) == (RunState.DONE, "It said hello.", 1)
     return run

@@ -17,12 +17,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from django.conf import settings
 from django.db import Error
 
+from mcpregistry.calls.approvals.held_call_runner import HeldCallRunner
+from mcpregistry.calls.approvals.held_requests import HeldRequests
 from mcpregistry.calls.approvals.host_patience import HostPatience, find_smallest
 from mcpregistry.calls.call import Call, CallHost, CallOutcome, HostReply, Prompt
 from mcpregistry.calls.record_rows import make_outcome
@@ -52,44 +54,23 @@ _TASK_POLL_MS = 2_000
 _BEGIN = 1.0  # seconds that an approved call is given to begin, however little its caller waits
 
 
-class _HeldCalls(Protocol):
-    """What waiting needs of ``calls.approvals.held_call_runner.Approvals``; each method is
-    described there."""
-
-    @property
-    def stopping(self) -> bool: ...
-    async def rejoin_request(self, request_id: str, call: Call) -> HeldCallTicket | None: ...
-    async def find_ticket(self, call: Call) -> HeldCallTicket | None: ...
-    async def ask(
-        self, call: Call, waiting_as: str, *, task: TaskWish | None = None, said: str = ""
-    ) -> HeldCallTicket: ...
-    async def wait_for_decision(
-        self, ticket: HeldCallTicket, timeout: float
-    ) -> InvocationState: ...
-    async def run(self, ticket: HeldCallTicket, call: Call | None = None) -> CallOutcome: ...
-    async def change_wait_mode(self, ticket: HeldCallTicket, waiting_as: str) -> None: ...
-    async def detach_caller(self, ticket: HeldCallTicket) -> CallOutcome: ...
-    def detach_caller_soon(self, ticket: HeldCallTicket) -> CallOutcome: ...
-    async def read_outcome(self, ticket: HeldCallTicket) -> CallOutcome: ...
-    async def confirm(self, ticket: HeldCallTicket, by: str) -> InvocationState: ...
-    async def refuse(self, ticket: HeldCallTicket, by: str) -> InvocationState: ...
-    def leave_soon(self, ticket: HeldCallTicket) -> None: ...
-    def drop(self, call: Call) -> None: ...
-    def forget_caller(self, ticket: HeldCallTicket) -> None: ...
-
-
 class _CallerGoneError(Exception):
     """Its connection is lost, and it did not say so."""
 
 
 class CallHolder:
-    """Holds a call in the way that its host bears; the pipeline's ``waiting`` stage."""
+    """Holds a call in the way that its host bears; the pipeline's ``approve`` stage."""
 
-    def __init__(self, approvals: _HeldCalls) -> None:
-        self._approvals = approvals
+    def __init__(self, requests: HeldRequests, runner: HeldCallRunner) -> None:
+        self._requests = requests
+        self._runner = runner
         self._patience = HostPatience()
 
-    async def __call__(self, call: Call) -> CallOutcome:
+    def drop(self, call: Call) -> None:
+        """Something of ours broke: nobody waits for the call any more. Does not wait."""
+        self._requests.drop(call)
+
+    async def hold(self, call: Call) -> CallOutcome:
         """Hold the call and wait. Its end, or the state pending with a ticket (and perhaps a
         prompt).
 
@@ -129,17 +110,17 @@ class CallHolder:
             log.exception("call.waiting_failed", call=ticket.call_id)
             return await self._read_recorded_outcome(ticket)
         finally:
-            self._approvals.forget_caller(ticket)
+            self._requests.forget_caller(ticket)
 
     async def _look_up_unconfirmed(self, call: Call, error: Error) -> CallOutcome:
         """People may be asked though we did not hear that it was written: looked up before anything
         is said."""
         try:
-            ticket = await self._approvals.find_ticket(call)
+            ticket = await self._requests.find_ticket(call)
         except Error:
             if not is_outcome_unknown(error):
                 raise error from None
-            self._approvals.drop(call)
+            self._requests.drop(call)
             doubt = Unavailable(
                 "It is not known whether this call waits for an approval, because the record cannot be read.",
                 remedy=f"Call mcp_approval_status with the id {call.id} in a moment.",
@@ -152,18 +133,18 @@ class CallHolder:
         return await self._read_recorded_outcome(ticket)
 
     def _handle_departure(self, call: Call, ticket: HeldCallTicket) -> None:
-        self._approvals.leave_soon(ticket)
+        self._requests.leave_soon(ticket)
         self._learn_patience(call)
 
     def _learn_patience(self, call: Call) -> None:
-        if not self._approvals.stopping:  # else it is we who go
+        if not self._requests.stopping:  # else it is we who go
             self._patience.record_departure(call, time.monotonic())
 
     async def _read_recorded_outcome(self, ticket: HeldCallTicket) -> CallOutcome:
         """Its end, or "pending" (it waits or runs on, and its caller may come back), or that nobody
         knows."""
         try:
-            outcome = await self._approvals.read_outcome(ticket)
+            outcome = await self._runner.read_outcome(ticket)
             return outcome if outcome.state in TERMINAL else await self._answer_pending(ticket)
         except Exception:  # the database does not answer either
             log.exception("call.not_looked_up", call=ticket.call_id)
@@ -176,21 +157,21 @@ class CallHolder:
         """The call is still there: its caller may come back for it, whether or not that can be
         noted now."""
         try:
-            return await self._approvals.detach_caller(ticket)
+            return await self._requests.detach_caller(ticket)
         except Error as error:
             if not is_passing(error):
                 raise
-            return self._approvals.detach_caller_soon(ticket)
+            return self._requests.detach_caller_soon(ticket)
 
     async def _hold_or_rejoin(self, call: Call, way: WaitStep) -> HeldCallTicket:
         """Of the request that the reply is about, even if it has ended meanwhile; else a new or
         joined one."""
         host = call.request.host
         if host.reply is not None and (
-            found := await self._approvals.rejoin_request(host.reply.request, call)
+            found := await self._requests.rejoin_request(host.reply.request, call)
         ):
             return found
-        return await self._approvals.ask(call, way, task=_make_task_wish(call, way), said=host.said)
+        return await self._requests.ask(call, way, task=_make_task_wish(call, way), said=host.said)
 
     async def _wait_in_steps(
         self, call: Call, ticket: HeldCallTicket, way: tuple[WaitStep, ...], prompt: Prompt | None
@@ -210,7 +191,7 @@ class CallHolder:
                 elif host.reply is not None and host.reply.request == ticket.id:
                     state = await self._apply_reply(call, ticket, host.reply, step)
                 else:
-                    return replace(await self._approvals.detach_caller(ticket), prompt=prompt)
+                    return replace(await self._requests.detach_caller(ticket), prompt=prompt)
         try:
             if state is InvocationState.PENDING:
                 state = await self._wait_for_host(call, ticket, step, asking)
@@ -226,9 +207,9 @@ class CallHolder:
 
     async def _detach_caller(self, call: Call, ticket: HeldCallTicket) -> CallOutcome:
         """ "Pending"; or the end, if it came in this very moment."""
-        outcome = await self._approvals.detach_caller(ticket)
+        outcome = await self._requests.detach_caller(ticket)
         if outcome.ticket is not None and outcome.ticket.state in TERMINAL:
-            return await self._approvals.run(ticket, call)
+            return await self._runner.run(ticket, call)
         return outcome
 
     async def _wait_for_host(
@@ -247,7 +228,7 @@ class CallHolder:
             self._patience.compute_hold_seconds(call, step), settings.MCP_HOLD_SECONDS, host.hold
         )
         until = call.started + (longest or 0.0)
-        while (rest := until - time.monotonic()) > 0 and not self._approvals.stopping:
+        while (rest := until - time.monotonic()) > 0 and not self._requests.stopping:
             tell()
             state, reply = await self._wait_for_news(host, ticket, min(rest, TELL_EVERY), asking)
             if reply is not None:
@@ -263,7 +244,7 @@ class CallHolder:
         """Run it, or get the end from whoever does. None: it is not at its end, but its host waits
         no longer."""
         until = call.started + max(_BEGIN, self._patience.compute_hold_seconds(call, step))
-        running = asyncio.ensure_future(self._approvals.run(ticket, call))
+        running = asyncio.ensure_future(self._runner.run(ticket, call))
         try:
             done, _ = await asyncio.wait({running}, timeout=max(0.0, until - time.monotonic()))
             if not done or _is_unfinished(outcome := running.result()):
@@ -284,7 +265,7 @@ class CallHolder:
 
         Raises _CallerGone when there is nobody any more to whom either could be told.
         """
-        watching = asyncio.ensure_future(self._approvals.wait_for_decision(ticket, timeout))
+        watching = asyncio.ensure_future(self._requests.wait_for_decision(ticket, timeout))
         leaving = asyncio.ensure_future(host.left.wait()) if host.left is not None else None
         news: set[asyncio.Future[Any]] = {
             each for each in (watching, asking, leaving) if each is not None
@@ -318,10 +299,10 @@ class CallHolder:
         # somebody decided meanwhile, or the rule has changed: that stands
         with suppress(SlipsnisseError):
             if answer is ElicitationAnswer.YES:
-                return await self._approvals.confirm(ticket, by)
+                return await self._requests.confirm(ticket, by)
             if answer is ElicitationAnswer.NO:
-                return await self._approvals.refuse(ticket, by)
-        await self._approvals.change_wait_mode(ticket, after)
+                return await self._requests.refuse(ticket, by)
+        await self._requests.change_wait_mode(ticket, after)
         return InvocationState.PENDING
 
 

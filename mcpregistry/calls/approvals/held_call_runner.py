@@ -1,74 +1,50 @@
-"""Held calls in the life of one process: asked for, watched, and run exactly once over all
-processes.
+"""Runs approved calls, each exactly once over all processes.
 
-The database is the truth. Whoever holds a ticket may ``run`` it: one claims the call, over all
-processes, and the others get that one's end from the record. What runs does so in a task of its
-own, so that one caller's leaving does not take it from the others.
+Whoever holds a ticket may ``run`` its call: one process claims it, and the others get that one's
+end from the record. What runs does so in a task of its own, so that one caller's leaving does not
+take it from the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol, TypeVar
 
 import structlog
-from django.db import Error
 
 from mcpregistry.calls import record_rows
-from mcpregistry.calls.approvals.background_writes import BackgroundWrites
 from mcpregistry.calls.approvals.finishing import finish_despite_cancel
-from mcpregistry.calls.approvals.permit_uses import PermitUses
 from mcpregistry.calls.approvals.revalidation import ApprovalVoidError, CatalogueOf, revalidate_call
-from mcpregistry.calls.approvals.waiter_leases import WaiterLeases
 from mcpregistry.calls.call import Call, CallOutcome
+from mcpregistry.calls.execution import Execution
 from mcpregistry.calls.recording.errors import NotClaimedError
 from mcpregistry.calls.recording.recorder import Recorder
-from mcpregistry.calls.watch.changes import Feed
 from mcpregistry.calls.watch.configuration import LiveConfiguration
 from mcpregistry.calls.watch.state_watch import StateWatch
 from mcpregistry.db import db_call
 from mcpregistry.domain.calls import outcome_texts
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import TERMINAL, InvocationState
-from mcpregistry.domain.policy.decision import DEFAULT_TERMS, CallPolicy
-from mcpregistry.domain.policy.risk import assess_risk
+from mcpregistry.domain.policy.decision import CallPolicy
 from mcpregistry.failpoints import failpoint
 from mcpregistry.models import ApprovalRequest
-from mcpregistry.models.feed import CALLS
 from mcpregistry.services.approvals import (
     held_calls,
     requests,
-    ticket_lookup,
     unproven_approvals,
     votes,
 )
 from mcpregistry.services.approvals.held_calls import HeldCallTicket
 from mcpregistry.services.conversations.conversation_scope import explain_conversation_limit
-from mcpregistry.services.policy.permits import Used
 from mcpregistry.services.records import signed_calls
-from mcpregistry.services.tasks.host_tasks import TaskWish
-
-__all__ = ["Approvals", "HeldCallTicket", "TaskWish"]
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
-
-GONE = "The caller disconnected"
 CLOSING_SECONDS = 10.0
-
-
-class Sender(Protocol):
-    """What is needed of the pipeline: sending a claimed call, and ending one that is not sent after
-    all."""
-
-    async def execute(self, call: Call) -> CallOutcome: ...
-    def abandon(self, call: Call) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,221 +61,41 @@ class _ApprovalCheck:
     lost: str = ""
 
 
-class Approvals:
-    """The held calls of this process: one per engine, used by the pipeline, the faces and the
-    worker."""
+class HeldCallRunner:
+    """The runs of held calls in this process; one per engine."""
 
     def __init__(
         self,
         *,
         recorder: Recorder,
-        feed: Feed,
+        watch: StateWatch[InvocationState],
         live: LiveConfiguration,
         catalogue_of: CatalogueOf,
         policy: CallPolicy,
-        sender: Callable[[], Sender],
+        execution: Execution,
     ) -> None:
         self._recorder = recorder
+        self._watch = watch
         self._live = live
         self._catalogue_of = catalogue_of
         self._policy = policy
-        self._sender = sender
-        self._watch = StateWatch(feed, CALLS, held_calls.load_call_states)
-        self._seats = WaiterLeases()
+        self._execution = execution
         self._running: dict[str, asyncio.Task[CallOutcome | None]] = {}
-        self._kept = BackgroundWrites()
-        self._permits = PermitUses(live, self._kept)
-
-    @property
-    def stopping(self) -> bool:
-        """The process ends: tell callers "pending", do not cancel for them."""
-        return self._watch.stopping
-
-    def stop(self) -> None:
-        """Let go of everybody who waits; what runs goes on until ``close``."""
-        self._watch.stop()
 
     async def close(self) -> None:
-        """End what still runs (its end is recorded), and finish what was begun in the
-        background."""
+        """End what still runs; its end is recorded."""
         running = list(self._running.values())
         if running:
             await asyncio.wait(running, timeout=CLOSING_SECONDS)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        await self._kept.close()
-        await self._seats.close()
 
-    async def wait_until_done(self) -> None:
-        """Once what is done in the background is done."""
-        await self._kept.wait_until_done()
-
-    # Asking
-
-    async def use_permit(self, call: Call) -> Used | None:
-        """The permit by which the call may run without asking, see ``PermitUses``; None: people are
-        to be asked."""
-        return await self._permits.take_use(call)
-
-    def give_back(self, call: Call) -> None:
-        """The call did not run: the use of a permit that it has taken is for another one. Does not
-        wait."""
-        self._permits.give_back(call)
-
-    async def ask(
-        self, call: Call, waiting_as: str, *, task: TaskWish | None = None, said: str = ""
-    ) -> HeldCallTicket:
-        """Hold the call, or join the identical one. ``waiting_as`` is an ApprovalRequest.WaitMode
-        value.
-
-        The ticket's state may be any: a joined request may be decided, running or ended already; go
-        on with ``run`` in every state but PENDING. Raises SlipsnisseError when it cannot be
-        recorded.
-        """
-        request = call.request
-        asking = asyncio.ensure_future(
-            db_call(
-                held_calls.ask,
-                row=record_rows.build_held_row(call, self._recorder.writer),
-                terms=call.decision.terms or DEFAULT_TERMS,
-                risk=assess_risk(call.entry.offer.tool),
-                waiting_as=waiting_as,
-                now=datetime.now(UTC),
-                said=said,
-                expert=request.expert,
-                host=request.host.name or request.host_name,
-                task=task,
-            )
-        )
-        return await self._await_ticket(asking, call)
-
-    async def rejoin_request(self, request_id: str, call: Call) -> HeldCallTicket | None:
-        """The caller's own request with this id, if the call is the one that it is about."""
-        row = record_rows.build_held_row(call, self._recorder.writer)
-        asking = asyncio.ensure_future(db_call(held_calls.rejoin, request_id=request_id, row=row))
-        return await self._await_ticket(asking, call)
-
-    async def find(self, held_id: str, agent_slug: str) -> HeldCallTicket | None:
-        """By the id of the request or of the call; only the agent's own. Holds nothing."""
-        return await db_call(held_calls.find, held_id=held_id, agent_slug=agent_slug)
-
-    async def find_ticket(self, call: Call) -> HeldCallTicket | None:
-        """Of a call whose asking failed: its ticket, for it may have been written all the same.
-        None: it was not."""
-        return await db_call(ticket_lookup.find_caller_ticket, call_id=call.id)
-
-    async def _await_ticket(self, asking: asyncio.Future[T], call: Call) -> T:
-        """A caller that leaves meanwhile leaves a request behind: let go of that as well."""
-        try:
-            ticket = await asyncio.shield(asking)
-            if isinstance(ticket, HeldCallTicket) and ticket.caller:
-                self._seats.add_waiter(ticket.caller)
-            return ticket
-        except asyncio.CancelledError:
-            self._kept.start_write(partial(self._let_go, asking, call, keep=self.stopping))
-            raise
-
-    async def _let_go(self, asking: asyncio.Future[Any], call: Call, *, keep: bool) -> None:
-        await asyncio.wait({asking})
-        error = asking.exception()
-        ticket = await self.find_ticket(call) if isinstance(error, Error) else await asking
-        if isinstance(ticket, HeldCallTicket):
-            await self._leave(ticket, GONE, keep=keep)
-
-    # Waiting
-
-    async def wait_for_decision(self, ticket: HeldCallTicket, timeout: float) -> InvocationState:
-        """Wait until the call is PENDING no more, at most ``timeout`` seconds. Returns its state
-        now.
-
-        When the time to decide is over it ends the call as EXPIRED. Returns at once (PENDING) when
-        the site shuts down; look at ``stopping``.
-        """
-        rest = (ticket.decide_by - datetime.now(UTC)).total_seconds()
-        state = await self._watch.wait_for_change(
-            ticket.call_id, InvocationState.PENDING, max(0.0, min(timeout, rest))
-        )
-        if (
-            state is InvocationState.PENDING
-            and datetime.now(UTC) >= ticket.decide_by
-            and not self.stopping
-        ):
-            return await db_call(held_calls.expire, request_id=ticket.id, now=datetime.now(UTC))
-        return state
-
-    async def change_wait_mode(self, ticket: HeldCallTicket, waiting_as: str) -> None:
-        """Note that the caller waits in another way now (the next of the ways)."""
-        await db_call(held_calls.change_way_of_waiting, request_id=ticket.id, waiting_as=waiting_as)
-
-    async def detach_caller(self, ticket: HeldCallTicket) -> CallOutcome:
-        """The caller is told "pending" and will come back: from now on its going does not
-        cancel."""
-        now = await db_call(held_calls.mark_caller_away, request_id=ticket.id, caller=ticket.caller)
-        now = replace(now, joined=ticket.joined)
-        return CallOutcome(ticket.call_id, InvocationState.PENDING, ticket=now)
-
-    def detach_caller_soon(self, ticket: HeldCallTicket) -> CallOutcome:
-        """``detach_caller`` while the database refuses to write: it is noted as soon as that
-        accepts it. Does not wait."""
-        self._kept.start_write(partial(self._detach_caller, ticket))
-        return CallOutcome(ticket.call_id, InvocationState.PENDING, ticket=ticket)
-
-    async def _detach_caller(self, ticket: HeldCallTicket) -> None:
-        await self.detach_caller(ticket)
-
-    def forget_caller(self, ticket: HeldCallTicket) -> None:
-        """Whatever became of its caller: the seat is not renewed any more, should giving it back
-        have failed."""
-        self._seats.remove_waiter(ticket.caller)
-
-    def leave_soon(self, ticket: HeldCallTicket, reason: str = GONE) -> None:
-        """The caller is gone: cancels what has not run, unless others wait or the rule says run.
-        Does not wait."""
-        self._kept.start_write(partial(self._leave, ticket, reason, keep=self.stopping))
-
-    async def _leave(self, ticket: HeldCallTicket, reason: str, *, keep: bool = False) -> None:
-        """``keep``: it is we who are leaving, and the caller may come back to the next process."""
-        now = datetime.now(UTC)
-        self._seats.remove_waiter(ticket.caller)
-        given_up = await db_call(
-            held_calls.leave,
-            request_id=ticket.id,
-            caller=ticket.caller,
-            reason=reason,
-            now=now,
-            keep=keep,
-        )
-        running = self._running.get(ticket.call_id)
-        if given_up and running is not None:
-            running.cancel()
-
-    def drop(self, call: Call) -> None:
-        """Something of ours broke: nobody waits for this call any more."""
-        self._kept.start_write(partial(self._drop, call))
-
-    async def _drop(self, call: Call) -> None:
-        if ticket := await self.find_ticket(call):
-            await self._leave(ticket, "The call failed because of an internal error")
-
-    async def cancel(self, ticket: HeldCallTicket, reason: str) -> InvocationState:
-        """Withdraw the request on the caller's word."""
-        return await db_call(held_calls.cancel, request_id=ticket.id, reason=reason, actor="caller")
-
-    async def confirm(self, ticket: HeldCallTicket, by: str) -> InvocationState:
-        """The person at the host said yes. Raises Denied where the rule does not let the requester
-        confirm."""
-        return InvocationState(
-            (await db_call(votes.confirm, request_id=ticket.id, by=by)).call.state
-        )
-
-    async def refuse(self, ticket: HeldCallTicket, by: str) -> InvocationState:
-        """The person at the host said no."""
-        return InvocationState(
-            (await db_call(votes.refuse, request_id=ticket.id, by=by)).call.state
-        )
-
-    # Running
+    def cancel_attempt(self, call_id: str) -> None:
+        """Cancel the call if it runs in this process."""
+        attempt = self._running.get(call_id)
+        if attempt is not None:
+            attempt.cancel()
 
     async def run(self, ticket: HeldCallTicket, call: Call | None = None) -> CallOutcome:
         """The end of the call: run by whoever claims it first, told to everybody else who holds a
@@ -337,7 +133,7 @@ class Approvals:
             state = InvocationState(request.call.state)
             if state in TERMINAL:
                 return await _add_edit_note(request, _build_outcome(request))
-            if self.stopping:
+            if self._watch.stopping:
                 return CallOutcome(
                     ticket.call_id, InvocationState.PENDING, ticket=held_calls.make_ticket(request)
                 )
@@ -410,7 +206,7 @@ class Approvals:
         # Over all processes one claim wins: a compare-and-set on state, binding, fence, deadline
         # and revision.
         claimed = await self._claim(ours, look.revision)
-        return await self._sender().execute(claimed) if claimed else None
+        return await self._execution.execute(claimed) if claimed else None
 
     def _check_request(self, request_id: str, now: datetime) -> _ApprovalCheck:
         """In a database thread: the request, the configuration as it is this moment, and why it may
@@ -447,7 +243,7 @@ class Approvals:
         failpoint("after_claim")
         claimed = replace(call, fence=fence)
         if cancelled:
-            self._sender().abandon(claimed)
+            self._execution.abandon(claimed)
             raise asyncio.CancelledError
         return claimed
 

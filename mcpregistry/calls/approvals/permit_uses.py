@@ -20,7 +20,7 @@ from mcpregistry.services.policy.permits import Used
 
 
 class PermitUses:
-    """See the module. What the pipeline needs of it is described there (``Permits``)."""
+    """Those of one process; one per engine."""
 
     def __init__(self, live: LiveConfiguration, kept: BackgroundWrites) -> None:
         self._live = live

@@ -8,8 +8,9 @@ calls could be held, to others it would only be one more name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
+from mcpregistry.calls.approvals.approvals import Approvals
 from mcpregistry.calls.approvals.held_call_status import describe_held_call
 from mcpregistry.calls.call import Call, CallOutcome
 from mcpregistry.calls.catalog import ToolOffer
@@ -74,19 +75,12 @@ _TOOL = ToolSpec(
 _OFFER = ToolOffer(KIND, _SERVER, _TOOL, own=True, aside=True)
 
 
-class _TicketRunner(Protocol):
-    """What is needed of ``calls.approvals.Approvals``."""
-
-    async def find(self, held_id: str, agent_slug: str) -> HeldCallTicket | None: ...
-    async def run(self, ticket: HeldCallTicket, call: Call | None = None) -> CallOutcome: ...
-
-
 class ApprovalStatus:
     """Both the source of the one tool and what serves it."""
 
     kind = KIND
 
-    def __init__(self, approvals: _TicketRunner) -> None:
+    def __init__(self, approvals: Approvals) -> None:
         self._approvals = approvals
 
     def list_offers(
@@ -104,7 +98,7 @@ class ApprovalStatus:
         """Say how the call stands, or give its end; running it first if it is approved."""
         arguments = call.request.arguments
         held_id = str(arguments.get("approval") or arguments.get("id"))
-        ticket = await self._approvals.find(held_id, call.request.catalogue.agent.slug)
+        ticket = await self._approvals.requests.find(held_id, call.request.catalogue.agent.slug)
         if ticket is None:
             return _UNKNOWN
         if ticket.state not in TERMINAL:
@@ -113,7 +107,7 @@ class ApprovalStatus:
                 "content": [{"type": "text", "text": said["message"]}],
                 "structuredContent": said,
             }
-        return _describe_end(ticket, await self._approvals.run(ticket))
+        return _describe_end(ticket, await self._approvals.runner.run(ticket))
 
 
 _UNKNOWN_TEXT = (

@@ -43,7 +43,7 @@ from mcpregistry.calls.recording.recorder_items import (
 from mcpregistry.database_errors import fault_facts, is_database_error, is_passing
 from mcpregistry.db import leave_read_only_sessions
 from mcpregistry.domain import error_texts
-from mcpregistry.domain.errors import QueueFullError
+from mcpregistry.domain.errors import QueueFullError, SlipsnisseError
 from mcpregistry.failpoints import failpoint
 from mcpregistry.services.records import audit, ending, signed_calls
 from mcpregistry.services.records.audit import AuditFact, Chain
@@ -148,12 +148,19 @@ class Recorder:
 
     def begin_soon(self, row: RefusedCallColumns, fact: AuditFact) -> None:
         """Insert a call that has ended already, without waiting: for a caller that is being
-        cancelled."""
-        self._put(RecorderItem(fact, begin=row))
+        cancelled. Never raises; what cannot be recorded is logged."""
+        self._put_soon(RecorderItem(fact, begin=row))
 
     def end_soon(self, row: End, fact: AuditFact) -> None:
-        """``end`` without waiting: for a caller that is being cancelled."""
-        self._put(RecorderItem(fact, end=row))
+        """``end`` without waiting: for a caller that is being cancelled. Never raises; what cannot
+        be recorded is logged."""
+        self._put_soon(RecorderItem(fact, end=row))
+
+    def _put_soon(self, item: RecorderItem) -> None:
+        try:
+            self._put(item)
+        except SlipsnisseError:
+            log.error("call.end_not_recorded", about=item.fact.subject)
 
     def _put(self, item: RecorderItem) -> asyncio.Future[None]:
         # An end is always taken: its call has happened, whatever the queue looks like.

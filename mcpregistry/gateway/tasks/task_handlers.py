@@ -125,9 +125,9 @@ class Tasks:
         return dict(_COMPLETE)
 
     async def _withdraw(self, task: HostTask) -> None:
-        approvals = self._engine.approvals
-        if ticket := await approvals.find(task.call_id, task.agent_slug):
-            await approvals.cancel(ticket, "The host cancelled the call before it was made.")
+        held = self._engine.approvals.requests
+        if ticket := await held.find(task.call_id, task.agent_slug):
+            await held.cancel(ticket, "The host cancelled the call before it was made.")
 
     def build_view(self, task: HostTask) -> dict[str, Any]:
         """The task in wire shape. To be called in a database thread: what an approver edited takes

@@ -208,7 +208,7 @@ async def test_the_client_is_told_that_a_person_is_asked_and_gets_the_answer_lat
         assert request_page in await answer()
         request = await db_call(ApprovalRequest.objects.get)
         assert f"{request_page}{request.pk}/" in await answer()
-        await served.engine.approvals.settle_call(await db_call(approve, request))
+        await served.engine.approvals.runner.settle_call(await db_call(approve, request))
         await until(no_open_runs)
         assert await answer() == "It said hello."
     assert await db_call(Run.objects.count) == 1

@@ -167,7 +167,7 @@ async def test_nor_one_that_people_were_asked_about(bench: Bench, worker: Any) -
     here = await worker()
     await call(here, host=CallHost(tasks=True))
     run = await here.drive(await db_call(Run.objects.get))
-    await here.engine.approvals.settle_call(await db_call(approve))
+    await here.engine.approvals.runner.settle_call(await db_call(approve))
     run = await here.until(run, lambda r: r.finished_at is not None)
     assert run.reusable
     again = await call(here, host=CallHost(tasks=True))

@@ -249,7 +249,7 @@ async def test_a_run_sleeps_while_people_decide(bench: Bench, worker: Any) -> No
     request = await db_call(ApprovalRequest.objects.get)
     user = await db_call(User.objects.get, username="ann")
     await db_call(votes.vote, request_id=request.pk, user=user, approve=True, reason="", via="web")
-    assert await here.engine.approvals.settle_call(request.call_id) is not None
+    assert await here.engine.approvals.runner.settle_call(request.call_id) is not None
     done = await here.until(run, lambda r: r.finished_at is not None)
     assert (done.state, len(bench.sent())) == (RunState.DONE, 1)
     assert done.waited_seconds > 0
@@ -379,7 +379,7 @@ async def test_an_approver_may_change_what_a_run_calls_with(bench: Bench, worker
     here = await worker()
     await here.drive(run)
     request = await db_call(edit)
-    assert await here.engine.approvals.settle_call(request.call_id) is not None
+    assert await here.engine.approvals.runner.settle_call(request.call_id) is not None
     done = await here.until(run, lambda r: r.finished_at is not None)
     assert [each["arguments"] for each in bench.sent()] == [{"text": "softer"}]
     assert "softer" in done.answer

@@ -247,8 +247,8 @@ def _find_newest(pk: int) -> Definition:
         )
     if definition.tool.latest_id != pk:
         raise Conflict(
-            "The server has changed the definition in the meantime.",
-            remedy="Read it again, then decide.",
+            "The server has changed the definition since you opened this page.",
+            remedy="Read the new definition, then decide.",
         )
     return definition
 
@@ -263,8 +263,8 @@ def _approve(request: HttpRequest, definition: Definition) -> str:
         # the server has returned to a text that was approved before
         if tool.pinned_id != definition.pk:
             raise Conflict(
-                "The server has changed the definition in the meantime.",
-                remedy="Read it again, then decide.",
+                "The server has changed the definition since you opened this page.",
+                remedy="Read the new definition, then decide.",
             )
         behaviour.confirm_claims(tool=tool, actor=actor(request))
     text = _(

@@ -139,7 +139,7 @@ def test_what_another_run_has_moved_meanwhile_is_not_moved_again(tmp_path, monke
         return keep(part)
 
     monkeypatch.setattr(archive_files, "publish_archive_file", overtaken)
-    with pytest.raises(CommandError, match="Another process archived entries in the meantime"):
+    with pytest.raises(CommandError, match="Another process archived entries at the same time"):
         archive(tmp_path)
     assert len(files(tmp_path)) == 1  # no record names it, and what it holds is in the other
     code, said = run("verify", "--full", "--archive", str(tmp_path), str(other))
@@ -215,7 +215,7 @@ def test_what_was_moved_before_the_file_was_begun_is_not_written_again(tmp_path,
         archive(other)
 
     monkeypatch.setattr(archiving, "_repeat_retention_entry", overtaken)
-    with pytest.raises(CommandError, match="Another process archived entries in the meantime"):
+    with pytest.raises(CommandError, match="Another process archived entries at the same time"):
         archive(tmp_path)
     assert [*tmp_path.glob("audit-*")] == []
     holds(other)

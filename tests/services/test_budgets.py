@@ -282,7 +282,7 @@ def test_a_budget_is_of_one_agent_or_one_endpoint_and_stays_so():
         with pytest.raises(ConfigInvalid, match="one agent or to one endpoint"):
             books.save_budget(budget=wrong, actor="test")
     door.endpoint = Endpoint.objects.create(slug="other")
-    with pytest.raises(ConfigInvalid, match="agent, endpoint and unit of a budget cannot change"):
+    with pytest.raises(ConfigInvalid, match="agent, endpoint and unit of a budget cannot be changed"):
         books.save_budget(budget=door, actor="test")
 
 

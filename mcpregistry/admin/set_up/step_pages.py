@@ -74,7 +74,7 @@ class StepPage:
             if post:
                 self.admin.message_user(
                     request,
-                    gettext("The server has changed in the meantime. Check this page again."),
+                    gettext("The server was changed after you opened this page. Check the page again."),
                     messages.WARNING,
                 )
                 return HttpResponseRedirect(page_frame.address(server))

@@ -64,7 +64,7 @@ def keep_secrets(secrets: Iterable[Secret], slug: str, actor: str) -> None:
         elif credential.scope != [place]:
             raise ConfigInvalid(
                 f"A credential named {secret.name} already exists with another scope.",
-                remedy="Rename the credential or the server.",
+                remedy="Rename the existing credential, or choose another name for the server.",
             )
         elif secret.value and credential.value != secret.value:
             save_credential(credential=credential, value=secret.value, actor=actor)

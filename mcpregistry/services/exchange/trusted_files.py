@@ -52,7 +52,9 @@ class FileRefusedError(ConfigInvalid):
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
-        super().__init__("The file cannot be used.", remedy="Correct the problems above.")
+        super().__init__(
+            "The file cannot be used.", remedy="Correct the problems that are listed above."
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,10 @@ def take_once(*, channel: Channel, signature: str, fingerprint: str) -> None:
         idempotency.claim(caller=caller, key=signature[:200], fingerprint=fingerprint).kept
         is not None
     ):
-        raise Conflict("This action was already sent.", remedy="Press the button again.")
+        raise Conflict(
+            "This press of the button was already received.",
+            remedy="If the call still waits for your decision, press the button again.",
+        )
     idempotency.keep(caller=caller, key=signature[:200], status=200, body="")
 
 

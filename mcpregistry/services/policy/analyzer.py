@@ -348,7 +348,8 @@ def apply_grant_proposal(
         locked = select_candidates().select_for_update(of=("self",)).filter(pk=grant.pk).first()
         if locked is None or list_column_values(locked) != list_column_values(found.grant):
             raise Conflict(
-                "This grant was changed in the meantime.", remedy="Open the proposal again."
+                "This grant was changed after you opened the proposal.",
+                remedy="Open the proposal again.",
             )
         grants.save_all(after, actor=actor, user=user)
         grants.withdraw_grant(grant=found.grant, actor=actor)

@@ -129,7 +129,7 @@ def accept_restored_log(*, actor: str, reason: str) -> KeptSeal:
     except OSError as error:
         raise ConfigInvalid(
             f"The file {get_seal_path()} cannot be written: {error.strerror}.",
-            remedy="Check its permissions and run it again.",
+            remedy="Check the permissions of the file, then run the command again.",
         ) from error
     return newest
 

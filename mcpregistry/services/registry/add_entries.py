@@ -111,7 +111,7 @@ def add_from_entry(
     if not user.has_perm(find_required_permission(way)):
         raise Denied(
             f"You do not have the permission '{find_required_permission(way)}'.",
-            remedy="Ask an administrator for a role that has it.",
+            remedy="Ask an administrator for a role that has this permission.",
         )
     slug = wish.slug or propose_slug(entry)
     if Server.objects.filter(slug=slug).exists():

@@ -207,7 +207,7 @@ def _agent(who: Principal, named: str | None) -> str:
         return named
     if named not in (None, who.agent.slug):
         raise Denied(
-            "The field 'agent' does not name the agent that the token belongs to.",
+            "The token does not belong to the agent in the field 'agent'.",
             remedy="Leave out the field 'agent'. The token already identifies the agent.",
         )
     return who.agent.slug
@@ -222,12 +222,12 @@ def _check_names(entry: CatalogueEntry | None, meta: CallMeta) -> None:
     if meta.server_name not in (None, server.slug, server.title):
         raise ArgumentsInvalid(
             "'mcp.server_name' does not name the server of this tool.",
-            remedy=f"Set 'mcp.server_name' to '{server.slug}', or leave it out.",
+            remedy=f"Set 'mcp.server_name' to '{server.slug}', or leave out this field.",
         )
     if meta.tool_name not in (None, tool.name):
         raise ArgumentsInvalid(
             "'mcp.tool_name' is not the name of this tool on its server.",
-            remedy=f"Set 'mcp.tool_name' to '{tool.name}', or leave it out.",
+            remedy=f"Set 'mcp.tool_name' to '{tool.name}', or leave out this field.",
         )
 
 

@@ -165,7 +165,7 @@ def _agent(who: Principal, named: str | None) -> Agent:
         return lookup.find_agent(named)
     if named not in (None, who.agent.slug):
         raise Denied(
-            "The field 'agent' does not name the agent that the token belongs to.",
+            "The token does not belong to the agent in the field 'agent'.",
             remedy="Leave out the field 'agent'. The token already identifies the agent.",
         )
     return who.agent

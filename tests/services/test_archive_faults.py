@@ -231,7 +231,7 @@ def test_without_a_folder_it_makes_one_for_the_owner_alone(tmp_path, settings):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     holds(folder)
     settings.VAR_DIR = files(folder)[0]
-    with pytest.raises(CommandError, match=r"Cannot create .*Name another folder with --to"):
+    with pytest.raises(CommandError, match=r"Cannot create .*Choose another folder with --to"):
         run("archive")
 
 
@@ -320,5 +320,7 @@ def test_files_that_were_read_beside_an_archive_are_not_called_wrong(tmp_path, m
         return read(places, known)
 
     monkeypatch.setattr(archive_files, "verify_archive_files", overtaken)
-    with pytest.raises(CommandError, match="Run it again when the archiving has finished"):
+    with pytest.raises(
+        CommandError, match="Run the command again after the archiving has finished"
+    ):
         run("verify", "--archive", str(tmp_path))

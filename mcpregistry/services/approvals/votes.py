@@ -262,7 +262,7 @@ def describe_decision(request: ApprovalRequest) -> str:
     if state is InvocationState.REJECTED:
         return f"{names} already rejected this call."
     if state in (InvocationState.EXPIRED, InvocationState.CANCELLED, InvocationState.VOID):
-        return f"This call can no longer be decided on: {request.decided_reason}"
+        return f"You can no longer decide on this call: {request.decided_reason}"
     return f"{names} already approved this call."
 
 

@@ -80,7 +80,7 @@ def check_fields(row: Model) -> None:
             f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items()
         )
         raise ConfigInvalid(
-            f"This cannot be saved: {problems}", remedy="Correct these fields."
+            f"These values cannot be saved: {problems}", remedy="Correct these fields."
         ) from error
     _check_storable(row)
 
@@ -94,7 +94,7 @@ def _check_storable(row: Model) -> None:
         text_or_json = field.editable and isinstance(field, JSONField | CharField | TextField)
         if text_or_json and not text.is_readable_value(field.value_from_object(row), below=DEPTH):
             raise ConfigInvalid(
-                f"This cannot be saved: {field.name}: the value contains a NUL character, an incomplete Unicode character or "
+                f"This value cannot be saved: {field.name}: the value contains a NUL character, an incomplete Unicode character or "
                 "an infinite number, or it is nested too deeply.",
                 remedy="Correct this field.",
             )

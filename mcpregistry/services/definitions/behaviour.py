@@ -71,7 +71,7 @@ def confirm_claims(*, tool: Tool, actor: str, seen: str = "") -> Tool:
     if not claimed:
         raise ConfigInvalid(
             "The server declares no annotations for this tool.",
-            remedy="Choose what the tool does yourself.",
+            remedy="Enter the annotations of the tool yourself.",
         )
     facts = {name: claimed.get(name, getattr(tool, name)) for name in HINTS}
     if facts["read_only"]:

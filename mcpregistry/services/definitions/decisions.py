@@ -92,7 +92,7 @@ def _check_names_are_free(tools: Sequence[Tool]) -> None:
     for other in given.select_related("server"):
         if other.own_name != other.name and (other.server_id, other.kind, other.own_name) in names:
             raise Conflict(
-                f"Hosts already see another tool under the name of this tool: {other} has the name for hosts '{other.own_name}'.",
+                f"Hosts already use the name '{other.own_name}' for another tool: {other}.",
                 remedy=f"First change or clear the field “Name for hosts” of {other}.",
             )
 

@@ -149,7 +149,8 @@ def use_install(
     install = Install.objects.select_for_update().get(pk=install.pk)
     if install.state != InstallState.INSTALLED:
         raise Conflict(
-            f"{install} is not installed.", remedy="Approve it, and wait until it is installed."
+            f"{install} is not installed.",
+            remedy="Approve the package, and wait until it is installed.",
         )
     server = server or install.server or _make_server(install)
     if launch is None and server._state.adding:

@@ -107,7 +107,7 @@ def _load_decidable_request(channel: Channel, press: Press) -> tuple[ApprovalReq
             remedy=f"Ask an administrator to add your account under Slack members: workspace {press.team}, member {press.member}.",
         )
     if request.risk == "high":
-        raise Denied(PAGE_ONLY, remedy="Press Open the page.")
+        raise Denied(PAGE_ONLY, remedy="Press “Open the page”.")
     if not prepare_arguments(get_current_arguments(request)).whole:
-        raise Denied(TOO_MUCH, remedy="Press Open the page.")
+        raise Denied(TOO_MUCH, remedy="Press “Open the page”.")
     return request, user

@@ -276,7 +276,7 @@ def _set(turn: Round, **values: object) -> None:
         pk=turn.source.pk, lease_until=turn.lease, base_url=turn.source.base_url
     )
     if not ours.update(**values):
-        raise Interrupted("Another worker is reading this registry, or it was changed.")
+        raise Interrupted("Another worker is reading this registry, or the registry was changed.")
 
 
 @transaction.atomic

@@ -287,7 +287,7 @@ def _revert(request: HttpRequest, definition: Definition) -> str:
     except (Conflict, ConfigInvalid):  # the server is switched off: it is read when it comes back
         asked = False
     text = _(
-        "%(name)s keeps its approved definition, and is offered again as soon as the server returns to it."
+        "%(name)s keeps its approved definition, and is offered again as soon as the server declares this definition again."
     )
     soon = (
         _("The site is reading the server's definitions now.")

@@ -136,7 +136,10 @@ def test_rejecting_and_reverting(client_of: ClientOf, people: Site, woken: list[
         in decide(client, "delete_repository", "reject").content.decode()
     )
     answer = decide(client, "create_issue", "revert")
-    assert "as soon as the server returns to it. The site is reading" in answer.content.decode()
+    assert (
+        "as soon as the server declares this definition again. The site is reading"
+        in answer.content.decode()
+    )
     assert ("refresh_server", (people.servers["github"].pk,)) in woken
     assert entries(client.get(INBOX)) == []
     assert set(entries(client.get(f"{INBOX}?show=rejected"))) == {

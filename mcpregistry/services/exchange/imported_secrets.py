@@ -12,7 +12,7 @@ from mcpregistry.domain.formats.pasted.secrets import Secret, extract_secrets
 from mcpregistry.models import Credential
 from mcpregistry.services.access.credentials import MAY_KEEP, save_credential
 
-REMEDY = "To store them as credentials instead, import with this option (--credentials on the command line)."
+REMEDY = "To store these values as credentials, import with the option “Store secrets as credentials” (--credentials on the command line)."
 SCOPE_REMEDY = (
     "Ask an administrator to add these credentials, or to set their scopes on their pages."
 )

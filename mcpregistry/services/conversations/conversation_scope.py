@@ -31,7 +31,7 @@ def enter_conversation(conversation: str, agent: str) -> frozenset[str]:
     found = _ONE.fetch_rows(id=conversation[:33], agent=agent)
     if not found:
         raise NotFound(
-            f"The agent '{agent}' has no conversation with the id '{show_invisible_characters(conversation, 40)}'.",
+            f"The agent '{agent}' has no conversation '{show_invisible_characters(conversation, 40)}'.",
             remedy="Start one with POST /api/v1/conversations, or call without a conversation.",
         )
     if found[0].state == Conversation.State.ENDED:

@@ -177,9 +177,9 @@ def _sentences(table: AccessTable, pairs: list[tuple[Agent, Tool]]) -> list[str]
             )
         if "endpoint" in cell.lacks:
             found.append(
-                gettext("{endpoint} lists {tool} for every agent that has a grant for it.").format(
-                    endpoint=table.endpoint, tool=tool
-                )
+                gettext(
+                    "{endpoint} lists {tool} for every agent that has a grant for this tool."
+                ).format(endpoint=table.endpoint, tool=tool)
             )
         if cell.then:
             found.append(

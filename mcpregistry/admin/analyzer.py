@@ -184,7 +184,7 @@ def _sentences(found: GrantProposal, pins: list[str] | None) -> list[str]:
     count = found.stops
     if found.after:
         replayed = gettext(
-            "Calls of the period that were checked: {judged:,}. Calls that the new grants would have stopped:"
+            "Checked calls in the period: {judged:,}. Checked calls that the new grants would have stopped:"
             " {stopped:,}."
         )
         said.append(replayed.format(judged=found.judged, stopped=count))

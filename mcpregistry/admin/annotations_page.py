@@ -189,9 +189,9 @@ class BehaviourPage(RecordPage[Tool]):
             tool.refresh_from_db()
             form.add_error(
                 None,
-                gettext("{error} {confirmed} Save again to replace this.").format(
-                    error=error, confirmed=_describe_confirmed(tool)
-                ),
+                gettext(
+                    "{error} {confirmed} To replace these annotations with yours, save again."
+                ).format(error=error, confirmed=_describe_confirmed(tool)),
             )
             return None
         except SlipsnisseError as error:

@@ -63,7 +63,7 @@ class ConversationForm(RecordForm[Conversation]):
 
 def _end(request: HttpRequest, row: Conversation) -> str:
     lifecycle.end_conversation(conversation=row, actor=actor(request))
-    return gettext("The conversation has ended. Calls that name it are refused.")
+    return gettext("The conversation has ended. Further calls in this conversation are refused.")
 
 
 @admin.register(Conversation)

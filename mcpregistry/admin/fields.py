@@ -215,7 +215,7 @@ class SecretsField(forms.CharField):
             # The line may hold a secret, so it is neither repeated here nor shown again.
             raise forms.ValidationError(
                 gettext(
-                    "Line {number} was neither NAME=value nor Name: value and was removed. Names cannot contain spaces."
+                    "Line {number} was removed, because it did not have the form NAME=value or Name: value. Names cannot contain spaces. Enter the line again."
                 ).format(number=number)
             )
         name = pair[1]

@@ -54,7 +54,7 @@ def _newest(request: HttpRequest, tool: Tool) -> Definition:
     shown = request.POST.get("shown")
     if tool.latest is None or (shown and shown != tool.latest.hash):
         raise Conflict(
-            "The server has changed the definition in the meantime.",
+            "The server has changed the definition since you opened this page.",
             remedy="Read the new definition, then decide.",
         )
     return tool.latest

@@ -114,7 +114,8 @@ def list_narrower_grants(
     if grant is None and days not in PERIODS:
         named = ", ".join(map(str, PERIODS))
         raise ArgumentsInvalid(
-            f"days must be one of {named} (got {days}).", remedy="For other periods, set grant."
+            f"'days' must be one of {named} (got {days}).",
+            remedy="Use one of these numbers, or add the parameter 'grant' to use any number up to 365.",
         )
     rows = select_candidates()
     now = timezone.now()

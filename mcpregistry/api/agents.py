@@ -35,9 +35,9 @@ router = PermissionRouter(tags=["agents"])
 def _make_issued_conflict(answer: Status[TokenIssued]) -> Conflict:
     token = answer.value
     return Conflict(
-        f"A request with this Idempotency-Key has already issued the token {token.id} ({token.prefix}…), "
-        "whose text is not stored.",
-        remedy="If you did not receive it, revoke that token and issue another one with a new key.",
+        f"An earlier request with this Idempotency-Key has created the token {token.id} ({token.prefix}…). "
+        "The text of a token cannot be shown again.",
+        remedy="If you did not receive the text, revoke this token, then create another token with a new Idempotency-Key.",
     )
 
 

@@ -143,7 +143,7 @@ class Session(_Gate):
         if check_csrf(request) is not None:
             raise Denied(
                 "The request was not sent by a page of this site.",
-                remedy="Send the X-CSRFToken header and a matching Origin, or use a bearer token.",
+                remedy="Send the header X-CSRFToken, and an Origin header with the address of this site. Or use a bearer token.",
             )
         return check_allowed(Principal(user=request.user), self.rule)
 
@@ -180,7 +180,7 @@ def _wrong(where: str, raw: str, now: float) -> SlipsnisseError:
     if wait := guesses.wait(where, now):
         return TooManyRequests(
             "Too many different invalid tokens were sent from this address.",
-            remedy=f"Use a valid token. This address can try other tokens again in {round(wait)} seconds.",
+            remedy=f"Use a valid token. Other tokens from this address are checked again in {round(wait)} seconds.",
             wait=wait,
         )
     guesses.remember_failure(where, hash_token(raw), now)
@@ -213,15 +213,15 @@ def check_allowed(who: Principal, rule: OperationRule) -> Principal:
     if who.agent is not None:
         if not rule.agent:
             raise Denied(
-                "An agent's token can only call tools and list the agent's own records.",
-                remedy="Use a user's token.",
+                "You cannot use an agent's token for this request. With such a token, you can only call tools and list the agent's own records.",
+                remedy="Use the token of a user.",
             )
         return who
     for name, permission in rule.permissions.items():
         if who.user is None or not who.user.has_perm(permission):
             raise Denied(
                 f"You do not have the permission '{name}'.",
-                remedy="Ask an administrator for a role that has it.",
+                remedy="Ask an administrator for a role that has this permission.",
             )
     return who
 

@@ -207,8 +207,8 @@ def _agent(who: Principal, named: str | None) -> str:
         return named
     if named not in (None, who.agent.slug):
         raise Denied(
-            "The token belongs to another agent.",
-            remedy="Leave out 'agent': the token identifies the agent.",
+            "The token does not belong to the agent in the field 'agent'.",
+            remedy="Leave out the field 'agent'. The token already identifies the agent.",
         )
     return who.agent.slug
 
@@ -221,12 +221,13 @@ def _check_names(entry: CatalogueEntry | None, meta: CallMeta) -> None:
     tool = entry.offer.tool
     if meta.server_name not in (None, server.slug, server.title):
         raise ArgumentsInvalid(
-            "'mcp.server_name' is not the server of this tool.", remedy=f"Use '{server.slug}'."
+            "'mcp.server_name' does not name the server of this tool.",
+            remedy=f"Set 'mcp.server_name' to '{server.slug}', or leave out this field.",
         )
     if meta.tool_name not in (None, tool.name):
         raise ArgumentsInvalid(
             "'mcp.tool_name' is not the name of this tool on its server.",
-            remedy=f"Use '{tool.name}'.",
+            remedy=f"Set 'mcp.tool_name' to '{tool.name}', or leave out this field.",
         )
 
 

@@ -190,12 +190,12 @@ def _check_rights(request: HttpRequest, *, credentials: bool, projects: list[str
             error_texts.say_not_permitted(
                 "add", "credentials and to choose the servers that receive them"
             ),
-            remedy=f"{error_texts.advise_role('admin')} Or leave out credentials=true.",
+            remedy=f"{error_texts.advise_role('admin')} Or leave out the parameter 'credentials'.",
         )
     if projects and not all(_may(request, right) for right in MAY_MAKE):
         raise Denied(
             error_texts.say_not_permitted("add", "workspaces for projects"),
-            remedy=f"{error_texts.advise_role('admin')} Or leave out projects.",
+            remedy=f"{error_texts.advise_role('admin')} Or leave out the parameter 'projects'.",
         )
 
 

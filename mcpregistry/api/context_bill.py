@@ -16,7 +16,6 @@ from mcpregistry.api.permission_router import PermissionRouter
 from mcpregistry.api.schemas.basics import Problem, Slug
 from mcpregistry.api.schemas.context_bill import BillOut, Hidden, Hide, bill_out
 from mcpregistry.calls.context_bill import DAYS, Bill, build_bill, choose_grant_holder
-from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Conflict, NotFound
 from mcpregistry.models import Agent, Endpoint, Tool
 from mcpregistry.services.policy import hiding
@@ -85,8 +84,8 @@ def _holder(agent: Agent, endpoint: Endpoint, hide_from: str) -> Agent | Endpoin
     holder = choose_grant_holder(agent, endpoint, by_list=hide_from == "endpoint")
     if hide_from == "endpoint" and holder is not endpoint:
         raise Conflict(
-            f'The endpoint "{endpoint}" has no list of its own: it shows what each agent is granted.',
-            remedy="Hide the tools from the agent, or add grants to the endpoint so that it has a list.",
+            f'The endpoint "{endpoint}" shows every tool that the agent is granted, so no tool can be hidden on this endpoint.',
+            remedy="Set 'hide_from' to 'agent', or first set the 'scope' of the endpoint to 'listed'.",
         )
     return holder
 
@@ -95,7 +94,7 @@ def _bill(agent: Agent, endpoint: Endpoint, holder: Agent | Endpoint, days: int)
     found = build_bill(agent, endpoint, now=timezone.now(), days=days, holder=holder)
     if found is None:
         raise Conflict(
-            "The agent or the endpoint is disabled, so hosts are shown nothing.",
+            "The agent or the endpoint is disabled, so hosts see no tools.",
             remedy="Enable the agent and the endpoint.",
         )
     return found
@@ -107,7 +106,7 @@ def _find_tools(names: list[str], found: Bill) -> list[Tool]:
     if missing:
         raise NotFound(
             f"These tools are not on the context bill: {', '.join(sorted(wanted[pk] for pk in missing))}.",
-            remedy=error_texts.advise_list("GET /context-bill"),
+            remedy="Use only tools that GET /context-bill lists.",
         )
     return list(
         Tool.offers.filter(pk__in=wanted).select_related("server").order_by("server__slug", "name")

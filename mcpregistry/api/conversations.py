@@ -144,7 +144,10 @@ def _kind(who: Principal, payload: MessageNew) -> MessageKind:
     if who.agent is not None:
         return MessageKind.THOUGHT if payload.thought else MessageKind.OUT
     if payload.thought:
-        raise ArgumentsInvalid("Only agents can write thoughts.", remedy="Leave out 'thought'.")
+        raise ArgumentsInvalid(
+            "Only an agent can save a thought, which is a note for the agent itself.",
+            remedy="Leave out the field 'thought'.",
+        )
     return MessageKind.IN
 
 
@@ -162,7 +165,7 @@ def _agent(who: Principal, named: str | None) -> Agent:
         return lookup.find_agent(named)
     if named not in (None, who.agent.slug):
         raise Denied(
-            "The token belongs to another agent.",
-            remedy="Leave out 'agent': the token identifies the agent.",
+            "The token does not belong to the agent in the field 'agent'.",
+            remedy="Leave out the field 'agent'. The token already identifies the agent.",
         )
     return who.agent

@@ -102,11 +102,13 @@ def list_endpoint_tools(
     """
     who = principal(request).agent
     if who is None and agent is None:
-        raise ArgumentsInvalid(error_texts.say_required("agent"), remedy="Add ?agent=SLUG.")
+        raise ArgumentsInvalid(
+            error_texts.say_required("agent"), remedy="Add ?agent=SLUG to the address."
+        )
     if who is not None and agent not in (None, who.slug):
         raise NotFound(
             error_texts.say_not_found("agent", agent),
-            remedy="Leave out 'agent': the token identifies the agent.",
+            remedy="Leave out the parameter 'agent'. The token already identifies the agent.",
         )
     catalogue = get_current_engine().get_catalogue(slug, who.slug if who else str(agent))
     return _listing(narrow_to_conversation_sync(catalogue, conversation or ""))

@@ -153,13 +153,15 @@ def _unreadable(error: HttpError) -> errors.SlipsnisseError:
     """What our parser found is said in its own words; of any other cause nothing is repeated."""
     if isinstance(error.__cause__, errors.SlipsnisseError):
         return error.__cause__
-    return BadRequest("The body could not be read.", remedy="Send one JSON value in UTF-8.")
+    return BadRequest(
+        "The body of the request could not be read.", remedy="Send one JSON value in UTF-8."
+    )
 
 
 def _too_large() -> TooLarge:
     return TooLarge(
         f"The request is larger than the limit of {settings.DATA_UPLOAD_MAX_MEMORY_SIZE:,} bytes.",
-        remedy="Send less. Store large data where the tool can read it, and send its address.",
+        remedy="Send less data. Store large data where the tool can read it, and send the address of the data.",
     )
 
 
@@ -177,7 +179,7 @@ def _invalid(error: ValidationError) -> errors.ArgumentsInvalid:
     )
     return errors.ArgumentsInvalid(
         f"The request is not valid: {problems}.",
-        remedy="Correct these values. Their form is shown in /api/v1/docs.",
+        remedy="Correct these values. /api/v1/docs describes the values of each request.",
     )
 
 

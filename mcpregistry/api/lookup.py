@@ -40,7 +40,10 @@ def _missing(what: str, value: object, *, by_id: bool = False) -> NotFound:
     message = (
         f'No {what} with the id "{named}".' if by_id else error_texts.say_not_found(what, named)
     )
-    return NotFound(message, remedy="List them to see which ones exist.")
+    return NotFound(
+        message,
+        remedy=f"Use the {'id' if by_id else 'name'} of an existing {what}. See /api/v1/docs for the address that lists them.",
+    )
 
 
 def find_server(slug: str) -> Server:

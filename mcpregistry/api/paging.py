@@ -74,7 +74,8 @@ def _find_start(rows: Sequence[R], key: Callable[[R], list[str]], cursor: str) -
     start, *name = _decode_cursor(cursor)
     if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < 2**31:
         raise BadRequest(
-            "The cursor does not belong to this list.", remedy="Start again without a cursor."
+            "The cursor does not belong to this list.",
+            remedy="Request the first page again, without the parameter 'cursor'.",
         )
     return next((place + 1 for place, row in enumerate(rows) if key(row) == name), start)
 
@@ -88,7 +89,8 @@ def _decode_cursor(cursor: str) -> list[Any]:
         found = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, RecursionError) as error:
         raise BadRequest(
-            "The cursor does not belong to this list.", remedy="Start again without a cursor."
+            "The cursor does not belong to this list.",
+            remedy="Request the first page again, without the parameter 'cursor'.",
         ) from error
     return found if isinstance(found, list) and found else [None]
 
@@ -126,7 +128,8 @@ def _read_cursor_values(model: type[Model], fields: list[str], cursor: str) -> l
         RecursionError,
     ) as error:
         raise BadRequest(
-            "The cursor does not belong to this list.", remedy="Start again without a cursor."
+            "The cursor does not belong to this list.",
+            remedy="Request the first page again, without the parameter 'cursor'.",
         ) from error
 
 

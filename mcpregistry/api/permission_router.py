@@ -119,7 +119,7 @@ class StrictParser(Parser):
             if name not in list_fields and len(values) > 1:
                 raise BadRequest(
                     f"The parameter '{show_invisible_characters(name, 100)}' was sent {len(values)} times.",
-                    remedy="Send each parameter once.",
+                    remedy="Send each parameter only once.",
                 )
         return super().parse_querydict(data, list_fields, request)
 

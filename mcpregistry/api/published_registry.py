@@ -214,8 +214,8 @@ def _limit(text: str) -> int:
         return _LIMIT
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MOST:
         raise ArgumentsInvalid(
-            f"limit must be a number between 1 and {_MOST}.",
-            remedy=f"Leave it out to use the default of {_LIMIT}.",
+            f"'limit' must be a number between 1 and {_MOST}.",
+            remedy=f"Use a number in this range, or leave out 'limit' to use the default of {_LIMIT}.",
         )
     return int(text)
 
@@ -229,7 +229,9 @@ def _moment(text: str) -> datetime | None:
         found = None
     if found is None or found.tzinfo is None:
         raise BadRequest(
-            "updated_since is not a time with a time zone in the format of RFC 3339.",
-            remedy=error_texts.advise_form("such a time", "2026-11-24T12:00:00Z"),
+            "'updated_since' is not a valid time.",
+            remedy=error_texts.advise_form(
+                "a time with a time zone in RFC 3339 format", "2026-11-24T12:00:00Z"
+            ),
         )
     return found

@@ -166,5 +166,5 @@ def _add_demo_rules(say: Say) -> None:
         say("rules: tools that only read run immediately, all others wait for an approval")
     except ConfigInvalid:
         say(
-            "rules: none added, because no user can approve calls yet; all calls wait until a user can"
+            "rules: none added, because no user can approve calls yet; all calls wait until a user can approve them"
         )

@@ -247,8 +247,8 @@ def _find_newest(pk: int) -> Definition:
         )
     if definition.tool.latest_id != pk:
         raise Conflict(
-            "The server has changed the definition in the meantime.",
-            remedy="Read it again, then decide.",
+            "The server has changed the definition since you opened this page.",
+            remedy="Read the new definition, then decide.",
         )
     return definition
 
@@ -263,8 +263,8 @@ def _approve(request: HttpRequest, definition: Definition) -> str:
         # the server has returned to a text that was approved before
         if tool.pinned_id != definition.pk:
             raise Conflict(
-                "The server has changed the definition in the meantime.",
-                remedy="Read it again, then decide.",
+                "The server has changed the definition since you opened this page.",
+                remedy="Read the new definition, then decide.",
             )
         behaviour.confirm_claims(tool=tool, actor=actor(request))
     text = _(
@@ -287,7 +287,7 @@ def _revert(request: HttpRequest, definition: Definition) -> str:
     except (Conflict, ConfigInvalid):  # the server is switched off: it is read when it comes back
         asked = False
     text = _(
-        "%(name)s keeps its approved definition, and is offered again as soon as the server returns to it."
+        "%(name)s keeps its approved definition, and is offered again as soon as the server declares this definition again."
     )
     soon = (
         _("The site is reading the server's definitions now.")

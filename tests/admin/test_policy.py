@@ -300,7 +300,7 @@ def test_nobody_vouches_for_what_was_changed_after_the_page_was_shown(
     refused = client.post(
         url, {"read_only": "true", "destructive": "", "open_world": "", "seen": shown}
     )
-    assert "were changed after you opened the tool" in refused.content.decode()
+    assert "The tool was changed after you opened it" in refused.content.decode()
     assert "destructive: yes" in refused.content.decode()
     client.post(tool_verb(claimed, "confirm-claims"), {"seen": shown})
     claimed.refresh_from_db()

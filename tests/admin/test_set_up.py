@@ -258,7 +258,7 @@ def test_the_way_leads_from_the_draft_to_the_grant(client_of: ClientOf, site: Si
         "step": "definitions",
     }
     told = client.post(step(server), sent, follow=True)
-    assert "2 definitions approved. The others wait" in text_of(told)
+    assert "2 definitions approved. The other definitions wait" in text_of(told)
     assert {each.name for each in Tool.objects.filter(server=server).serving()} == {"look", "wipe"}
     assert Tool.objects.get(server=server, name="look").read_only is True
     rules = {
@@ -340,7 +340,7 @@ def test_definitions_that_changed_while_they_were_read_are_not_approved(
         {"step": "definitions", "approve": [entry.definition.pk for entry in old]},
         follow=True,
     )
-    assert "has changed its definitions in the meantime" in text_of(answer)
+    assert "has changed its definitions since you reviewed them" in text_of(answer)
     assert not Tool.objects.filter(server=server).serving().exists()
 
 
@@ -364,7 +364,10 @@ def test_a_post_takes_the_step_that_was_shown_or_none(client_of: ClientOf) -> No
     lifecycle.save_server(server=server, actor=ACTOR)
     for late in (sent, {}, {"step": "test"}):
         told = client.post(step(server), late, follow=True)
-        assert "The server has changed in the meantime. Check this page again." in text_of(told)
+        assert (
+            "The server was changed after you opened this page. Check the page again."
+            in text_of(told)
+        )
         assert 'name="step" value="confirm"' in text_of(told)
     assert ServerTest.objects.filter(server=server).count() == 1
 

@@ -137,7 +137,7 @@ def test_a_definition_that_changed_after_the_page_was_shown_is_not_approved(
     answer = client_of("approver").post(
         verb(named("create_issue"), "approve"), {"shown": shown.hash}, follow=True
     )
-    assert "changed the definition in the meantime" in answer.content.decode()
+    assert "changed the definition since you opened this page" in answer.content.decode()
     assert named("create_issue").status == "changed"
 
 

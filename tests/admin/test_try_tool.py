@@ -67,7 +67,7 @@ def key_of(html: str) -> str:
 
 
 def refused(**_: Any) -> None:
-    raise Conflict("The first has not ended.", remedy="Repeat it in a moment.")
+    raise Conflict("The first has not ended.", remedy="Send this request again in a moment.")
 
 
 def locked(**_: Any) -> None:
@@ -188,7 +188,7 @@ async def test_a_refusal_keeps_the_key_so_that_repeating_it_makes_no_second_call
     with monkeypatch.context() as under_way:
         under_way.setattr(idempotency, "claim", refused)
         html = await page.call()
-    assert "Repeat it in a moment." in html
+    assert "Send this request again in a moment." in html
     assert key_of(html) == KEY
     assert key_of(await page.call(a0="")) == KEY
 

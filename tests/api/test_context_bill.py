@@ -78,7 +78,10 @@ def test_tools_are_hidden_by_name_and_only_those_that_are_on_the_bill(admin) -> 
 
 def test_an_endpoint_without_a_list_and_one_that_is_off_are_told(admin) -> None:
     refused = admin.get(f"{BILL}&hide_from=endpoint")
-    assert (refused.status_code, "no list of its own" in refused.json()["message"]) == (409, True)
+    assert (
+        refused.status_code,
+        "no tool can be hidden on this endpoint" in refused.json()["message"],
+    ) == (409, True)
     Endpoint.objects.update(scope="listed")
     assert admin.get(f"{BILL}&hide_from=endpoint").json()["tools"] == []
     Endpoint.objects.update(enabled=False)

@@ -171,7 +171,7 @@ async def test_an_edit_into_what_a_stricter_rule_asks_about_is_refused_at_once(
     here: Site = await site()
     first = await pending(here, settings)
     with pytest.raises(
-        Denied, match="The rule 'many' requires 2 approvers for the call with these arguments"
+        Denied, match="The rule 'many' requires 2 approvers for a call with these arguments"
     ):
         await vote(bob, arguments={"n": 51})
     request, _ = await only()

@@ -123,7 +123,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"conversation_id": None}, TALK),
     ({"arguments": '{"a":1}'}, "its arguments were changed"),
     ({"arguments": ""}, "its arguments are missing"),
-    ({"binding": "c" * 64}, "its binding was changed"),
+    ({"binding": "c" * 64}, "the hash of its agent, tool, arguments and rule was changed"),
     ({"reason": "Because."}, "its reason was changed"),
     ({"result": "{}"}, "its result was changed"),
     ({"result": ""}, "its result is missing"),

@@ -96,7 +96,8 @@ async def test_the_agent_is_told_of_the_soft_mark_once_and_the_record_says_the_s
     ]  # type: ignore[index]
     assert [len(each) for each in words] == [0, 1, 0]
     assert words[1][0].startswith(
-        "(Budget 'b': 2 calls of 9 calls are used in this month. After that, such calls are refused"
+        "(Budget 'b': 2 calls of 9 calls are used in the current month. When the limit is reached, "
+        "calls are refused"
     )
     row = await db_call(Invocation.objects.get, pk=told[1].invocation_id)
     assert words[1][0] in row.result

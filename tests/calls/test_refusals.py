@@ -69,7 +69,7 @@ async def test_the_identical_call_gets_the_refusal_and_nobody_is_asked(
             SAID,
             None,
         )
-        assert "No approver was asked again" in again.remedy
+        assert "no approver was asked again" in again.remedy
         assert f"after {holds_until}" in again.remedy
         row = await db_call(Invocation.objects.get, pk=again.invocation_id)
         assert (row.state, row.outcome) == ("rejected", "ask")
@@ -174,7 +174,7 @@ async def test_who_may_not_decide_takes_nothing_back_and_what_waits_is_no_refusa
     request = await refused(here, bob)
     call = calling(here, {"n": 2})
     (waiting,) = await held()
-    with pytest.raises(Conflict, match="No rejection"):
+    with pytest.raises(Conflict, match="does not have a rejection"):
         await db_call(votes.lift_refusal, request_id=waiting.pk, user=bob)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)

@@ -128,7 +128,7 @@ ONE_VOTE: dict[str, tuple[Callable[[], Any], str]] = {
             lambda: ApprovalRequest.objects.update(requester_may_confirm=True),
             let_go,
         ),
-        "whether the requester can confirm was changed",
+        "the setting 'requester may confirm' was changed",
     ),
     "lowered quorum": (
         sequence(lambda: ApprovalRequest.objects.update(quorum=1), let_go),
@@ -145,8 +145,11 @@ TWO_VOTES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ApprovalRequest.objects.update(group=None),
         "the group that can decide was changed",
     ),
-    "other arguments": (replace_arguments, "its binding was changed"),
-    "other edit": (replace_by_edit, "its binding was changed"),
+    "other arguments": (
+        replace_arguments,
+        "the hash of its agent, tool, arguments and rule was changed",
+    ),
+    "other edit": (replace_by_edit, "the hash of its agent, tool, arguments and rule was changed"),
     "other agent": (
         lambda: write_over(agent_slug="other"),
         "its requester or its request was changed",

@@ -101,7 +101,7 @@ def test_audit_verifies_exports_and_compares(tmp_path):
     file = tmp_path / "audit.jsonl"
     sealed_anew()
     note, result = run("audit", "verify")[1].splitlines()
-    assert note.startswith("This machine had no file audit-newest-seal.json")
+    assert note.startswith("The file audit-newest-seal.json did not exist on this machine")
     assert re.fullmatch(
         r"The audit log is intact. 3 entries of 1 chain read in \d+\.\d s\.", result
     )

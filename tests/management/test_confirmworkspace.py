@@ -29,7 +29,7 @@ def test_a_person_types_what_was_shown_or_gives_it_with_the_command(
 ) -> None:
     write(tmp_path, "uvx")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CommandError, match="No configuration file"):
+    with pytest.raises(CommandError, match="does not contain a configuration file"):
         run(str(tmp_path / "empty"))
     shown = run(str(tmp_path), "--show")
     assert "git: uvx" in shown

@@ -170,10 +170,10 @@ def test_a_server_that_comes_later_gives_no_agent_more_than_it_had():
     serving("git", "push", "pull")
     agent = agents.save_agent(agent=Agent(slug="ann", capabilities=["mcp_git_push"]), actor=ACTOR)
     assert may_use("ann") == {"git::push"}
-    with pytest.raises(ConfigInvalid, match="would have two meanings") as refused:
+    with pytest.raises(ConfigInvalid, match="has two meanings") as refused:
         serving("git_push", "anything")
     assert "Write mcp_git::push in" in refused.value.remedy
-    with pytest.raises(ConfigInvalid, match="would have two meanings"):
+    with pytest.raises(ConfigInvalid, match="has two meanings"):
         serving("other", slug_later="git_push")
     agent.capabilities = ["mcp_git::push"]
     agents.save_agent(agent=agent, actor=ACTOR)

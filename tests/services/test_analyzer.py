@@ -169,7 +169,7 @@ def test_a_tool_that_is_too_new_to_tell_stays_granted(ann: Agent) -> None:
     Tool.objects.filter(server__slug="git", name="t7").update(first_seen_at=NOW - timedelta(days=1))
     (found,) = proposed(server__slug="git")
     assert [str(row.tool) for row in found.after] == ["git::t1", "git::t7"]
-    assert "New ones are kept: t7." in found.says
+    assert "New tools stay granted: t7." in found.says
 
 
 def test_calls_of_other_kinds_are_not_counted(ann: Agent) -> None:

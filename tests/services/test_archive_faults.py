@@ -139,7 +139,7 @@ def test_what_another_run_has_moved_meanwhile_is_not_moved_again(tmp_path, monke
         return keep(part)
 
     monkeypatch.setattr(archive_files, "publish_archive_file", overtaken)
-    with pytest.raises(CommandError, match="Another process archived entries in the meantime"):
+    with pytest.raises(CommandError, match="Another process archived entries at the same time"):
         archive(tmp_path)
     assert len(files(tmp_path)) == 1  # no record names it, and what it holds is in the other
     code, said = run("verify", "--full", "--archive", str(tmp_path), str(other))
@@ -215,7 +215,7 @@ def test_what_was_moved_before_the_file_was_begun_is_not_written_again(tmp_path,
         archive(other)
 
     monkeypatch.setattr(archiving, "_repeat_retention_entry", overtaken)
-    with pytest.raises(CommandError, match="Another process archived entries in the meantime"):
+    with pytest.raises(CommandError, match="Another process archived entries at the same time"):
         archive(tmp_path)
     assert [*tmp_path.glob("audit-*")] == []
     holds(other)
@@ -231,7 +231,7 @@ def test_without_a_folder_it_makes_one_for_the_owner_alone(tmp_path, settings):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     holds(folder)
     settings.VAR_DIR = files(folder)[0]
-    with pytest.raises(CommandError, match=r"Cannot create .*Name another folder with --to"):
+    with pytest.raises(CommandError, match=r"Cannot create .*Choose another folder with --to"):
         run("archive")
 
 
@@ -320,5 +320,7 @@ def test_files_that_were_read_beside_an_archive_are_not_called_wrong(tmp_path, m
         return read(places, known)
 
     monkeypatch.setattr(archive_files, "verify_archive_files", overtaken)
-    with pytest.raises(CommandError, match="Run it again when the archiving has finished"):
+    with pytest.raises(
+        CommandError, match="Run the command again after the archiving has finished"
+    ):
         run("verify", "--archive", str(tmp_path))

@@ -53,7 +53,7 @@ def test_old_entries_move_into_a_file_and_the_log_holds_without_and_with_it(tmp_
     holds(tmp_path)
     _, said = run("verify")
     assert (
-        f"16 entries of 3 chains are in archives ({file.name}), which were not read. To read them, add --archive"
+        f"16 entries of 3 chains are in archives ({file.name}). The archives were not read. To read them, add --archive"
         in said
     )
     assert "read as well" in run("verify", "--archive", str(file))[1]

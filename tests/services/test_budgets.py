@@ -143,8 +143,8 @@ def test_calls_pass_up_to_the_hard_mark_and_are_then_refused_with_the_time_when_
     assert (refusal.code, standing(row)) == ("BUDGET_SPENT", (3, 0, Level.SPENT))
     tomorrow = (timezone.now() + timedelta(days=1)).strftime("%Y-%m-%d 00:00 UTC")
     assert str(refusal) == (
-        "The budget 'daily' allows 3 calls each day: 3 calls are spent. "
-        f"It resets at {tomorrow}. To continue earlier, ask an operator for a higher limit."
+        "The budget 'daily' allows 3 calls each day. Spent: 3 calls. "
+        f"The budget resets at {tomorrow}. To continue earlier, ask an operator for a higher limit."
     )
 
 
@@ -225,7 +225,7 @@ def test_channels_are_told_of_each_mark_once_in_a_period_and_the_agent_of_the_so
     )
     second = reserve(reference=one)
     assert [each.said for each in second.remarks] == [
-        "Budget 'daily': 2 calls of 3 calls are used in this day. After that, such calls are refused until 2026-11-03 00:00 UTC."
+        "Budget 'daily': 2 calls of 3 calls are used in the current day. When the limit is reached, calls are refused until 2026-11-03 00:00 UTC."
     ]
     end(one)
     spending.settle(call_id=one)
@@ -263,7 +263,7 @@ def test_an_endpoint_pays_for_all_that_comes_by_it_beside_the_budgets_of_its_age
     refused = reserve(door="endpoint:team").refusal
     assert refused is not None
     assert str(refused).startswith(
-        "The budget 'door' of the endpoint 'team' allows 2 calls each day: 2 calls are spent."
+        "The budget 'door' of the endpoint 'team' allows 2 calls each day. Spent: 2 calls."
     )
     assert (standing(own)[0], standing(door)) == (1, (2, 0, Level.SPENT))
     assert set(door.entries.values_list("agent_slug", flat=True)) == {"ann", "eve"}
@@ -282,7 +282,9 @@ def test_a_budget_is_of_one_agent_or_one_endpoint_and_stays_so():
         with pytest.raises(ConfigInvalid, match="one agent or to one endpoint"):
             books.save_budget(budget=wrong, actor="test")
     door.endpoint = Endpoint.objects.create(slug="other")
-    with pytest.raises(ConfigInvalid, match="agent, endpoint and unit of a budget cannot change"):
+    with pytest.raises(
+        ConfigInvalid, match="agent, endpoint and unit of a budget cannot be changed"
+    ):
         books.save_budget(budget=door, actor="test")
 
 

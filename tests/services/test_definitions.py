@@ -124,7 +124,7 @@ def test_reverting_an_approval_goes_back_to_the_text_before_it(server: Server):
 
 def test_a_first_text_cannot_be_reverted(server: Server):
     observe(server, "one")
-    with pytest.raises(Conflict, match="No other definition of this tool was ever approved"):
+    with pytest.raises(Conflict, match="does not have an earlier approved definition"):
         decisions.revert(definition=newest().latest, actor=ACTOR)  # type: ignore[arg-type]
     assert newest().latest.decided_at is None  # type: ignore[union-attr]
 

@@ -122,7 +122,7 @@ def test_a_test_calls_only_approved_tools_that_only_read(sent):
                 server=server, actor="test", call_tool="look", call_arguments={"path": path}
             )
     server.tools.filter(name="look").update(enabled=False)
-    with pytest.raises(Denied, match="not offered"):
+    with pytest.raises(Denied, match="agents cannot call this tool now"):
         request_test(server=server, actor="test", call_tool="look")
     for name in ("touch", "new", "absent"):
         with pytest.raises(Denied, match="mcptest echo --call"):

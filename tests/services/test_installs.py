@@ -633,7 +633,7 @@ def test_many_requests_wait_for_those_before_them(
 ) -> None:
     monkeypatch.setattr(requests, "MOST_OPEN", 1)
     installs.request_install(ecosystem="npm", package="a", actor=PERSON)
-    with pytest.raises(Conflict, match="already being resolved"):
+    with pytest.raises(Conflict, match="already waiting"):
         installs.request_install(ecosystem="npm", package="b", actor=PERSON)
 
 

@@ -104,7 +104,7 @@ def test_machine_without_the_file_says_so_once(site):
     newest_seal.get_seal_path().unlink()
     report = verify()
     assert report.problems == ()
-    assert any("had no file" in note for note in report.notes)
+    assert any("did not exist on this machine" in note for note in report.notes)
     assert verify().notes == ()
     assert kept().number == 3
 

@@ -80,7 +80,7 @@ def test_a_new_tool_does_not_take_over_the_name_that_hosts_know_another_by(pay: 
     decisions.save_tool(tool=pay, actor=ACTOR)
     listed = [*LISTED, LISTED[0] | {"name": "transfer"}]
     observe.observe(server=pay.server, listed=listed)
-    with pytest.raises(Conflict, match="Hosts see bank::pay under the name 'transfer'"):
+    with pytest.raises(Conflict, match="'transfer' for another tool: bank::pay"):
         decisions.approve_waiting(server=pay.server, actor=ACTOR)
     catalogue = seen()
     assert catalogue.find("bank__transfer") is catalogue.find("bank::pay")

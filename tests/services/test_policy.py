@@ -325,7 +325,7 @@ def test_a_draft_decides_nothing_until_it_is_made_live_once():
     # so that an older release, which knows no drafts, does not take it for a rule either
     assert not rule.enabled
     assert load_snapshot().rules == ()
-    with pytest.raises(Conflict, match="is a draft"):
+    with pytest.raises(Conflict, match="is still a draft"):
         switch_rule(rule=rule, enabled=True, actor="a")
     make_live(rule=rule, actor="user:ann")
     assert [spec.name for spec in load_snapshot().rules] == ["new"]

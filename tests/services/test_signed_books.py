@@ -226,7 +226,7 @@ def test_pool_that_was_filled_up_is_found_after_the_next_charge(sealed: None):
     fill_up()
     charge(EnergyPool.objects.get(), "later")
     assert seal() is not None
-    said = "the pool contained more than the entry before it and its regeneration allow"
+    said = "the pool contained more units than it could contain after the entry before it"
     for full in (False, True, False):
         assert [found.rpartition(": ")[2] for found in verify(full=full).problems] == [said]
 

@@ -189,7 +189,7 @@ def test_a_forged_note_of_what_was_verified_is_found_and_not_believed(site):
 def test_what_no_clock_has_sealed_for_long_is_told(site):
     process_wrote("web:3", 1, minutes_ago=10)
     assert verify().problems == ()
-    assert "because no scheduler has run since" in verify().notes[0]
+    assert "because the scheduler has not run since then" in verify().notes[0]
 
 
 def test_a_change_in_what_was_verified_is_found_by_reading_in_turns(site, monkeypatch):

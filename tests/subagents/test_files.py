@@ -208,7 +208,7 @@ def test_a_tool_that_differs_is_a_conflict_unless_told_otherwise() -> None:
     ImportedFile.objects.all().delete()  # as if somebody had made it by hand
     refused = take(config(tool(description="third")), on_conflict="own").refused
     assert [note.remedy.partition(".")[0] for note in refused] == [
-        "The existing one was added by another file or by a user"
+        "The existing entry was added by another file or by a user"
     ]
 
 

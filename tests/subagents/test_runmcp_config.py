@@ -321,7 +321,8 @@ def test_what_is_no_file_of_expert_tools_or_has_a_broken_server_is_refused(
     assert "The server 'time' does not work" in start(site_env, tmp_path / "broken.yaml")[1]
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
     assert (
-        "cannot contain expert tools. Use importconfig" in start(site_env, tmp_path / "mcp.json")[1]
+        "cannot contain expert tools. To use the servers of the file"
+        in start(site_env, tmp_path / "mcp.json")[1]
     )
     assert "cannot be read" in start(site_env, tmp_path / "nowhere.yaml")[1]
     assert not ExpertTool.objects.filter(endpoints__isnull=False).exists()
@@ -412,11 +413,11 @@ def test_a_site_whose_worker_does_not_see_the_keys_of_the_file_is_told_at_start(
         code, said = start(env, file)
     assert code == 1
     assert (
-        "The file refers to OAI_KEY, but the worker of the site does not have these variables."
+        "The file refers to the variables OAI_KEY, but the worker of the site does not have these variables."
         in said
     )
     assert (
-        "list them in SLIPSNISSE_PASS_ENV=OAI_KEY, and restart the site. Or enter the keys in the admin"
+        "Set them and SLIPSNISSE_PASS_ENV=OAI_KEY for the site, then restart the site. Or enter the keys in the admin"
         in said
     )
     assert "hunter2" not in said

@@ -110,7 +110,7 @@ def test_claims_are_not_confirmed_over_a_newer_confirmation(
         tool=named("create_issue"), actor=ACTOR, read_only=False, destructive=None, open_world=True
     )
     answer = decide(client, "create_issue", "approve", confirm="on", seen=entry.seen)
-    assert "were changed after you opened the tool" in answer.content.decode()
+    assert "The tool was changed after you opened it" in answer.content.decode()
     assert named("create_issue").status == "changed"
     assert named("create_issue").open_world is True
 
@@ -136,7 +136,10 @@ def test_rejecting_and_reverting(client_of: ClientOf, people: Site, woken: list[
         in decide(client, "delete_repository", "reject").content.decode()
     )
     answer = decide(client, "create_issue", "revert")
-    assert "as soon as the server returns to it. The site is reading" in answer.content.decode()
+    assert (
+        "as soon as the server declares this definition again. The site is reading"
+        in answer.content.decode()
+    )
     assert ("refresh_server", (people.servers["github"].pk,)) in woken
     assert entries(client.get(INBOX)) == []
     assert set(entries(client.get(f"{INBOX}?show=rejected"))) == {
@@ -151,7 +154,7 @@ def test_rejecting_and_reverting(client_of: ClientOf, people: Site, woken: list[
 
 def test_a_new_tool_has_nothing_to_revert_to(client_of: ClientOf) -> None:
     answer = decide(client_of("approver"), "delete_repository", "revert")
-    assert "No other definition of this tool was ever approved" in answer.content.decode()
+    assert "does not have an earlier approved definition" in answer.content.decode()
     assert named("delete_repository").status == "quarantined"
 
 
@@ -164,7 +167,7 @@ def test_what_the_server_changed_after_the_page_was_shown_is_not_approved(
         server=people.servers["github"], listed=[tool("create_issue", "Send me everything")]
     )
     answer = client_of("approver").post(f"{INBOX}{shown.pk}/approve/", follow=True)
-    assert "changed the definition in the meantime" in answer.content.decode()
+    assert "changed the definition since you opened this page" in answer.content.decode()
     assert named("create_issue").status == "changed"
     shown.refresh_from_db()
     assert shown.decided_at is None

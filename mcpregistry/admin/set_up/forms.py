@@ -330,7 +330,9 @@ class AccessForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
         if not data.get("agents") and not data.get("new_agent") and not self.errors:
-            raise forms.ValidationError(_("Choose an agent. Without one, no host sees the server."))
+            raise forms.ValidationError(
+                _("Choose an agent. Without an agent, no host sees the server.")
+            )
         if Agent.objects.filter(slug=data.get("new_agent") or "").exists():
             self.add_error(
                 "new_agent",

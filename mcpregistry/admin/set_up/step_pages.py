@@ -74,7 +74,9 @@ class StepPage:
             if post:
                 self.admin.message_user(
                     request,
-                    gettext("The server has changed in the meantime. Check this page again."),
+                    gettext(
+                        "The server was changed after you opened this page. Check the page again."
+                    ),
                     messages.WARNING,
                 )
                 return HttpResponseRedirect(page_frame.address(server))
@@ -175,7 +177,9 @@ class StepPage:
             "{count} definition approved.", "{count} definitions approved.", count
         ).format(count=count)
         if read_setup_state(server).waiting:
-            told += " " + gettext("The others wait for approval, and no agent sees them.")
+            told += " " + gettext(
+                "The other definitions wait for approval, and no agent sees them."
+            )
         self.admin.message_user(request, told, messages.SUCCESS)
         return HttpResponseRedirect(page_frame.address(server, "access" if count else ""))
 

@@ -31,7 +31,9 @@ def _storable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("contains half a character (a lone surrogate)") from None
+        raise ValueError(
+            "contains an incomplete Unicode character (half of a surrogate pair)"
+        ) from None
     if "\x00" in text:
         raise ValueError("contains a NUL character")
     return text
@@ -55,7 +57,7 @@ def _in_utc(moment: datetime) -> datetime:
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        raise ValueError("is outside of the calendar") from None
+        raise ValueError("must be a time between the years 1 and 9999") from None
 
 
 Text = Annotated[str, AfterValidator(_storable)]

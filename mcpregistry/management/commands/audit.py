@@ -157,7 +157,7 @@ class Command(BaseCommand):
         )
         if read and known.is_stale():
             raise CommandError(
-                "Entries were archived during this verification. Run it again when the archiving has finished."
+                "Entries were archived during this verification. Run the command again after the archiving has finished."
             )
         report = verification.verify_log(read_database_now(), full=full, known=known)
         problems = [*report.problems, *read, *islice(_compare_with_log(against, known), _SHOWN)]
@@ -181,7 +181,7 @@ class Command(BaseCommand):
                 file.writelines(f"{line}\n" for line in chains.export_log())
         except OSError as error:
             raise CommandError(
-                f"Cannot write {output}: {error.strerror}. Name a file that does not exist yet."
+                f"Cannot write {output}: {error.strerror}. Choose a file that does not exist yet."
             ) from error
 
 
@@ -190,7 +190,7 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise CommandError(
-            f"Cannot create {folder}: {error.strerror}. Nothing was changed. Name another folder with --to."
+            f"Cannot create {folder}: {error.strerror}. Nothing was changed. Choose another folder with --to."
         ) from error
 
 
@@ -214,7 +214,7 @@ def _compare_with_log(path: str | None, known: archives.Archives) -> Iterator[st
             seals = sorted(Path(path).rglob("*.json"))
             if not seals:
                 raise CommandError(
-                    f"{path} contains no checkpoints (*.json). Name the folder with the objects of the bucket."
+                    f"{path} contains no checkpoints (*.json). Enter the folder that contains the objects of the bucket."
                 )
             yield from sinks.find_missing_seals(
                 (each.read_text(encoding="utf-8") for each in seals), known
@@ -230,5 +230,5 @@ def _compare_with_log(path: str | None, known: archives.Archives) -> Iterator[st
             )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CommandError(
-            f"{path} is neither an export of an audit log nor a file of checkpoints: {error}. Name another file."
+            f"{path} is neither an export of an audit log nor a file of checkpoints: {error}. Choose another file."
         ) from error

@@ -79,7 +79,7 @@ class Command(BaseCommand):
         row = note_project(directory=directory, agent=agent, environ=environ, actor=_find_actor())
         if row is None:
             raise CommandError(
-                f"No configuration file with MCP servers in {directory}. Name another directory."
+                f"{directory} does not contain a configuration file with MCP servers. Enter another directory."
             )
         return row
 

@@ -109,7 +109,7 @@ class Command(BaseCommand):
             if options["http"]:
                 raise CommandError(
                     "--workspace cannot be combined with --http: over HTTP, the site does not see the host's directory. "
-                    "Leave one of them out."
+                    "Leave out one of the two options."
                 )
             options["endpoint"] = ""
         options["agent"] = options["agent"] or ("" if options["workspace"] else "local")
@@ -119,7 +119,7 @@ class Command(BaseCommand):
                 self._look(options)
             elif not options["host"]:
                 raise CommandError(
-                    f"Name a host: {', '.join(HOSTS)}. To see the connected hosts, use --list."
+                    f"Enter the name of a host: {', '.join(HOSTS)}. To see the connected hosts, use --list."
                 )
             elif options["remove"]:
                 self._remove(options)
@@ -137,7 +137,7 @@ class Command(BaseCommand):
         given = sys.stdin.readline().strip() if options["token_stdin"] else ""
         if options["token_stdin"] and not given:
             raise CommandError(
-                "Standard input contains no token. Write the token and a line break to it."
+                "Standard input does not contain a token. Write the token and a line break to standard input."
             )
         outcome = connect(
             file=_file(host, options["project"]),

@@ -109,7 +109,7 @@ class Command(BaseCommand):
         path = self._find_path()
         if options["watch"]:
             if path is None or (path.exists() and not path.is_file()):
-                raise CommandError("--watch requires a file. Name one.")
+                raise CommandError("--watch requires a file. Enter the path of the file.")
             self._watch(path)
         elif not self._import_once(
             sys.stdin.buffer.read(large_files.MAX_BYTES + 1) if path is None else self._read(path),
@@ -142,7 +142,7 @@ class Command(BaseCommand):
         name = self.options["workspace"]
         if name and not Path(name).is_dir():
             raise CommandError(
-                f"{name} is not a directory. Name the directory that the servers work in."
+                f"{name} is not a directory. Enter the directory that the servers work in."
             )
         return Path(name) if name else None
 

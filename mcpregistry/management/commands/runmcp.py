@@ -123,7 +123,7 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from None
         if row is None:
             self.stderr.write(
-                f"No configuration file with MCP servers in {directory}. The default endpoint is served."
+                f"{directory} does not contain a configuration file with MCP servers. The default endpoint is served."
             )
             return None
         if row.problem or row.state == "waiting":
@@ -187,8 +187,8 @@ def _run_worker(served: Served | None) -> Iterator[None]:
     if unseen := list_unseen_variables(ours):
         names = ",".join(unseen)
         raise CommandError(
-            f"The file refers to {names}, but the worker of the site does not have these variables. Set them for the site, "
-            f"list them in SLIPSNISSE_PASS_ENV={names}, and restart the site. Or enter the keys in the admin."
+            f"The file refers to the variables {names}, but the worker of the site does not have these variables. "
+            f"Set them and SLIPSNISSE_PASS_ENV={names} for the site, then restart the site. Or enter the keys in the admin."
         )
     worker = OwnWorker(served.variables)
     worker.start()

@@ -47,7 +47,7 @@ def save_credential(
     if value is not None:
         if "\x00" in value or "\n" in value or "\r" in value:
             raise ConfigInvalid(
-                "A credential must not contain a NUL or a line break.",
+                "A credential must not contain a NUL character or a line break.",
                 remedy="Enter only the secret.",
             )
         credential.value = value
@@ -82,7 +82,7 @@ def keep_secret(*, name: str, what: str, value: str, slug: str, user: User, acto
     if not user.has_perms(MAY_KEEP):
         raise Denied(
             f"{what} is a secret. To store it as a credential, you need permission to add credentials and set their scope.",
-            remedy=f"Ask an administrator to add a credential with the scope {place}, then write ${{cred:NAME}} here.",
+            remedy=f"Ask an administrator to add a credential with the scope {place}, then enter ${{cred:NAME}} instead of the secret.",
         )
     taken = set(Credential.objects.filter(name__startswith=name).values_list("name", flat=True))
     free = (

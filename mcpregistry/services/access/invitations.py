@@ -79,7 +79,7 @@ def accept(*, raw: str, username: str, password: str) -> User:
         raise _GONE
     if not _may_still_invite(invitation.created_by):
         raise Denied(
-            "This invitation does not work: its author no longer has permission to invite users.",
+            "This invitation does not work: the user who created it no longer has permission to invite users.",
             remedy="Ask an administrator for another link.",
         )
     user = _create_account(username, password)

@@ -52,7 +52,7 @@ def _make_scope_error(secret: str, place: str, where: str) -> ConfigInvalid:
     kind, _, slug = place.partition(":")
     return ConfigInvalid(
         f"The scope of the {secret} does not include the {kind} '{slug}'.",
-        remedy=f"Ask an administrator to add {place} to the scope ({where}), or enter another secret.",
+        remedy=f"Ask an administrator to add {place} to the scope ({where}), or use another credential or variable.",
     )
 
 

@@ -83,7 +83,8 @@ def begin_setup(user: User) -> SecondFactor:
     factor = SecondFactor.objects.filter(user=user).first()
     if factor is not None and factor.confirmed_at:
         raise Conflict(
-            "You already have a second factor.", remedy="Disable it first, with one of its codes."
+            "You already have a second factor.",
+            remedy="First disable it on the page “Second factor”. You need a code from your authenticator app or a recovery code.",
         )
     if factor is None:
         factor = SecondFactor(user=user)
@@ -165,7 +166,7 @@ def reset_factor(user: User, *, by: User | None) -> bool:
     if by is not None and by.pk == user.pk:
         raise Conflict(
             "You cannot reset your own second factor.",
-            remedy="Disable it on its page, with a code.",
+            remedy="Disable it on the page “Second factor”. You need a code from your authenticator app or a recovery code.",
         )
     gone, _ = SecondFactor.objects.filter(user=user).delete()
     if gone:

@@ -84,7 +84,7 @@ def check(
     if not may_call(agent, endpoint, tool, arguments, now.timestamp()):
         raise Denied(
             f"The grants of the agent '{agent.slug}' do not allow this tool with these arguments.",
-            remedy="Use only arguments that the grants allow.",
+            remedy="Enter arguments that the grants allow, or reject the call.",
         )
     question = PolicyQuestion(
         agent,
@@ -100,12 +100,13 @@ def check(
     decision = decide(snapshot.policy, question)
     if decision.outcome is RuleOutcome.DENY:
         raise Denied(
-            "A rule denies the call with these arguments.", remedy="Choose other arguments."
+            "A rule denies the call with these arguments.",
+            remedy="Enter other arguments, or reject the call.",
         )
     if objection := find_objection(request, decision.terms):
         raise Denied(
-            f"{objection[0].upper()}{objection[1:]} for the call with these arguments.",
-            remedy="Choose other arguments, or reject the call so that the agent can make a new call with these arguments.",
+            f"{objection[0].upper()}{objection[1:]} for a call with these arguments.",
+            remedy="Enter other arguments. Or reject the call, so that the agent can make a new call with these arguments.",
         )
 
 

@@ -124,7 +124,8 @@ def ask(
         failpoint("held")
         return ticket
     raise QueueFullError(
-        "Another caller is requesting the identical call now.", remedy="Call again in a moment."
+        "Another caller is requesting the same call at this moment.",
+        remedy="Call again in a moment.",
     )
 
 
@@ -250,7 +251,7 @@ def _refuse_flood(agent_slug: str) -> None:
     ):
         raise QueueFullError(
             f"{MOST_OPEN} calls of this agent already wait for approval.",
-            remedy="Wait until some are decided.",
+            remedy="Wait until some of these calls are decided.",
         )
 
 

@@ -218,8 +218,8 @@ def lift_refusal(*, request_id: str, user: User, reason: str = "") -> ApprovalRe
         raise Denied(told, remedy=_ANOTHER)
     if not refusals.forget(request):
         raise Conflict(
-            "No rejection of this call is stored.",
-            remedy="Approvers are asked when the call is made again.",
+            "This call does not have a rejection that you can lift.",
+            remedy="Nothing needs to be done: approvers are asked when an agent makes this call again.",
         )
     audit.record_entry(
         kind="approval.refusal_lifted",
@@ -234,7 +234,7 @@ def _lock_for_host(request_id: str) -> tuple[ApprovalRequest, User | None]:
     request = _lock_open_request(request_id)
     if not request.requester_may_confirm:
         raise Denied(
-            "The rule does not allow the user at the host to decide on this call.", remedy=_ANOTHER
+            "The rule of this call does not allow the user of the host to decide.", remedy=_ANOTHER
         )
     owner = User.objects.filter(agents__slug=request.call.agent_slug).first()
     if owner is not None and not owner.is_active:
@@ -262,7 +262,7 @@ def describe_decision(request: ApprovalRequest) -> str:
     if state is InvocationState.REJECTED:
         return f"{names} already rejected this call."
     if state in (InvocationState.EXPIRED, InvocationState.CANCELLED, InvocationState.VOID):
-        return f"This call can no longer be decided on: {request.decided_reason}"
+        return f"You can no longer decide on this call: {request.decided_reason}"
     return f"{names} already approved this call."
 
 

@@ -63,7 +63,7 @@ def save_budget(*, budget: Budget, actor: str) -> Budget:
     if (budget.agent is None) == (budget.endpoint is None):
         raise ConfigInvalid(
             "A budget must belong to one agent or to one endpoint.",
-            remedy="Choose one of them, but not both.",
+            remedy="Choose either an agent or an endpoint.",
         )
     if budget.soft is None and budget.hard is None:
         raise ConfigInvalid(
@@ -122,7 +122,7 @@ def _refuse_moved_budget(budget: Budget, before: Budget) -> None:
         budget.unit,
     ):
         raise ConfigInvalid(
-            "The agent, endpoint and unit of a budget cannot change, because its entries depend on them.",
+            "The agent, endpoint and unit of a budget cannot be changed, because the entries of the budget depend on them.",
             remedy="Delete the budget, and add a new one.",
         )
 

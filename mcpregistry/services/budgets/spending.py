@@ -137,10 +137,12 @@ def _make_remark(budget: Budget, period: BudgetPeriod, book: Book, more: int) ->
     used = format_amount(book.spent + book.reserved + more, budget.counts)
     of = f" of {format_amount(book.hard, budget.counts)}" if book.hard is not None else ""
     after = (
-        " After that, such calls are refused until" if book.hard is not None else " It resets at"
+        " When the limit is reached, calls are refused until"
+        if book.hard is not None
+        else " The budget resets at"
     )
     whose = f"'{budget.slug}'" if budget.agent else f"'{budget.slug}' of this endpoint"
-    said = f"Budget {whose}: {used}{of} are used in this {budget.period}.{after} {_format_moment(period.end)}."
+    said = f"Budget {whose}: {used}{of} are used in the current {budget.period}.{after} {_format_moment(period.end)}."
     return Remark(said, period.pk)
 
 
@@ -153,26 +155,26 @@ def _make_refusal(
     )
     mark = format_amount(book.hard, budget.counts)
     spent = format_amount(book.spent, budget.counts)
-    said = f"The budget {whose} allows {mark} each {budget.period}: {spent} are spent"
+    said = f"The budget {whose} allows {mark} each {budget.period}. Spent: {spent}."
     said += (
-        f", {format_amount(book.reserved, budget.counts)} are reserved for calls in progress"
+        f" Reserved for calls in progress: {format_amount(book.reserved, budget.counts)}."
         if book.reserved
         else ""
     )
     said += (
-        f", and this request may need {format_amount(more, budget.counts)}."
+        f" This request may need {format_amount(more, budget.counts)}."
         if more > (budget.counts is Unit.CALLS)
-        else "."
+        else ""
     )
     if max(more, 1) > book.hard:
         return BudgetSpent(
             said,
-            remedy="The budget can never cover this request: ask an operator for a larger budget.",
+            remedy="Ask an operator for a higher limit. The budget can never cover this request.",
         )
     until = _format_moment(period.end)
     return BudgetSpent(
         said,
-        remedy=f"It resets at {until}. To continue earlier, ask an operator for a higher limit.",
+        remedy=f"The budget resets at {until}. To continue earlier, ask an operator for a higher limit.",
     )
 
 

@@ -56,7 +56,7 @@ def check_slug(slug: str, before: str = "") -> None:
     for name, found in _find_meanings_among(holders.keys(), others).items():
         if found:
             raise ConfigInvalid(
-                f"The agent '{holders[name]}' has the capability '{name}'. With a server named '{slug}', this name would have two meanings.",
+                f"The agent '{holders[name]}' has the capability '{name}'. If a server is named '{slug}', this capability has two meanings.",
                 remedy=f"{_write_one_of(found)} Or choose another short name for the server.",
             )
 

@@ -43,8 +43,8 @@ def take_current(row: Row, *, own: Collection[str] = ()) -> Row | None:
         name = show_invisible_characters(str(row), 200)
         what = row._meta.verbose_name
         raise NotFound(
-            f"The {what} '{name}' was deleted in the meantime.",
-            remedy="Add it again if it is needed.",
+            f"The {what} '{name}' was deleted before your change was saved.",
+            remedy="If you still need it, add it again.",
         )
     changed = row.list_changed_columns() - {row._meta.get_field(name).attname for name in own}  # type: ignore[union-attr]
     for field in row._meta.concrete_fields:
@@ -80,7 +80,7 @@ def check_fields(row: Model) -> None:
             f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items()
         )
         raise ConfigInvalid(
-            f"This cannot be saved: {problems}", remedy="Correct these fields."
+            f"These values cannot be saved: {problems}", remedy="Correct these fields."
         ) from error
     _check_storable(row)
 
@@ -94,8 +94,8 @@ def _check_storable(row: Model) -> None:
         text_or_json = field.editable and isinstance(field, JSONField | CharField | TextField)
         if text_or_json and not text.is_readable_value(field.value_from_object(row), below=DEPTH):
             raise ConfigInvalid(
-                f"This cannot be saved: {field.name}: the value contains a NUL character, an incomplete surrogate pair or "
-                "an infinite number, or is nested too deeply.",
+                f"This value cannot be saved: {field.name}: the value contains a NUL character, an incomplete Unicode character or "
+                "an infinite number, or it is nested too deeply.",
                 remedy="Correct this field.",
             )
 

@@ -68,7 +68,7 @@ def _check_known_servers(servers: Any, asking: Agent | None) -> list[str]:
     """
     if not isinstance(servers, list) or not all(isinstance(slug, str) for slug in servers):
         raise ConfigInvalid(
-            "Servers must be a list of short names.",
+            "The servers of a conversation must be a list of short names.",
             remedy=error_texts.advise_form("a list", '["github"], or [] for all servers'),
         )
     named = list(dict.fromkeys(servers))

@@ -71,7 +71,7 @@ def confirm_claims(*, tool: Tool, actor: str, seen: str = "") -> Tool:
     if not claimed:
         raise ConfigInvalid(
             "The server declares no annotations for this tool.",
-            remedy="Instead, choose what the tool does.",
+            remedy="Enter the annotations of the tool yourself.",
         )
     facts = {name: claimed.get(name, getattr(tool, name)) for name in HINTS}
     if facts["read_only"]:
@@ -86,7 +86,7 @@ def lock_as_shown(tool: Tool, seen: str) -> Tool:
     tool = rows.get(pk=tool.pk)
     if seen and seen != fingerprint_behaviour(tool):
         raise Conflict(
-            "The definition of the tool or its confirmed annotations were changed after you opened the tool.",
+            "The tool was changed after you opened it: it has another definition or other confirmed annotations now.",
             remedy="Review the tool again, then confirm what it does.",
         )
     return tool

@@ -92,8 +92,8 @@ def _check_names_are_free(tools: Sequence[Tool]) -> None:
     for other in given.select_related("server"):
         if other.own_name != other.name and (other.server_id, other.kind, other.own_name) in names:
             raise Conflict(
-                f"Hosts see {other} under the name '{other.own_name}', which is also the name of this tool.",
-                remedy=f"First change or clear the name for hosts of {other}.",
+                f"Hosts already use the name '{other.own_name}' for another tool: {other}.",
+                remedy=f"First change or clear the field “Name for hosts” of {other}.",
             )
 
 
@@ -152,7 +152,7 @@ def revert(*, definition: Definition, actor: str, user: object = None) -> Tool:
     )
     if earlier is None:
         raise Conflict(
-            "No other definition of this tool was ever approved.",
+            "This tool does not have an earlier approved definition that you can keep.",
             remedy="Reject this definition instead.",
         )
     _decide(definition, user, approved=False)

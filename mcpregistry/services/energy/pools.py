@@ -92,7 +92,7 @@ def delete_pool(*, pool: EnergyPool, actor: str) -> None:
     if names := list(Agent.objects.filter(energy_pool=pool).values_list("slug", flat=True)[:5]):
         raise Conflict(
             f"Cannot delete this energy pool: agents use it ({', '.join(names)}).",
-            remedy="First assign another pool, or none, to these agents.",
+            remedy="First edit these agents, and choose another pool or no pool.",
         )
     audit.record_entry(
         kind="energy.pool_deleted", actor=actor, subject=f"energy:{pool.slug}", book=pool.book_name
@@ -106,7 +106,7 @@ def lock_pool(pool_id: int) -> EnergyPool:
     if pool is None:
         raise NotFound(
             "The energy pool does not exist any more.",
-            remedy="List the pools on the page Energy, or with REST.",
+            remedy="To see the existing pools, open the page Energy or use GET /api/v1/energy.",
         )
     return pool
 

@@ -87,7 +87,7 @@ def _find_first_file(places: list[Path]) -> Path:
             return place
     names = ", ".join(map(str, places))
     raise NotFound(
-        f"No configuration file was found ({names}).",
+        f"No configuration file was found. These paths were searched: {names}.",
         remedy="Enter the path of the file to import.",
     )
 

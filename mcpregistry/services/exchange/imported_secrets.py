@@ -12,7 +12,7 @@ from mcpregistry.domain.formats.pasted.secrets import Secret, extract_secrets
 from mcpregistry.models import Credential
 from mcpregistry.services.access.credentials import MAY_KEEP, save_credential
 
-REMEDY = "To store them as credentials instead, import with this option (--credentials on the command line)."
+REMEDY = "To store these values as credentials, import with the option “Store secrets as credentials” (--credentials on the command line)."
 SCOPE_REMEDY = (
     "Ask an administrator to add these credentials, or to set their scopes on their pages."
 )
@@ -64,7 +64,7 @@ def keep_secrets(secrets: Iterable[Secret], slug: str, actor: str) -> None:
         elif credential.scope != [place]:
             raise ConfigInvalid(
                 f"A credential named {secret.name} already exists with another scope.",
-                remedy="Rename the credential or the server.",
+                remedy="Rename the existing credential, or choose another name for the server.",
             )
         elif secret.value and credential.value != secret.value:
             save_credential(credential=credential, value=secret.value, actor=actor)

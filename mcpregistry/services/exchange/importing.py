@@ -70,9 +70,9 @@ from mcpregistry.services.servers.lifecycle import disable_server, enable_server
 
 _STRICT = "slipsnisse"  # our own format is taken whole or not at all
 _WAITING = {
-    "env_file": "Kept, but the file is not read. Add its variables to env.",
-    "tools_allowed": "Kept, but not applied. Grants decide which tools are offered.",
-    "oauth": "Kept for OAuth, but not applied yet. You can send a token in a header.",
+    "env_file": "The setting is kept, but the file is not read. Add the variables of the file to env.",
+    "tools_allowed": "The list is kept, but not applied. Grants decide which tools are offered.",
+    "oauth": "The values for OAuth are kept, but not used yet. You can send a token in a header.",
 }
 
 
@@ -454,7 +454,9 @@ class _ServerImport:
         if self.on_conflict == "skip":
             self.changes.append(replace(change, action="skipped"))
             self._note(
-                "parked", entry.at, "A different server with this name exists. It was not changed."
+                "parked",
+                entry.at,
+                "A different server with this name exists. The existing server was not changed.",
             )
             return
         remedy = NOT_ITS_OWN if self.on_conflict == "own" else CONFLICT

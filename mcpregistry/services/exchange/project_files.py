@@ -168,7 +168,8 @@ def _read(path: Path) -> tuple[Format, Document, bytes]:
         ) from None
     if len(raw) > MOST_BYTES:
         raise ProjectFileUnusable(
-            f"{path} is larger than 1 MiB.", remedy="Keep only the MCP servers in it."
+            f"{path} is larger than 1 MiB.",
+            remedy="Remove everything except the MCP servers from the file.",
         )
     try:
         found, document = read_document(raw, str(path))
@@ -189,7 +190,7 @@ def _drop_unusable_entries(document: Document, path: Path, found: Format) -> Doc
     if len(document.servers) > _MOST_SERVERS:
         raise ProjectFileUnusable(
             f"{path} declares {len(document.servers)} servers, but a project file can have at most {_MOST_SERVERS}.",
-            remedy="Import the file instead (manage.py importconfig).",
+            remedy="Import the file with `manage.py importconfig` instead.",
         )
     for entry in document.servers:
         if len(_describe_server(entry)) + len(_list_hidden_environment(entry)) > _LONGEST_LINE:

@@ -102,7 +102,7 @@ def _check_agent(row: ProjectFile, agent: str) -> None:
     if agent not in ("", row.agent_slug):
         raise Conflict(
             f"The file of {row.directory} was confirmed for the agent '{row.agent_slug}', not for '{agent}'.",
-            remedy="Leave out --agent, or first revoke the confirmation with manage.py confirmworkspace --take-back.",
+            remedy="Leave out --agent, or first revoke the confirmation with `manage.py confirmworkspace --take-back`.",
         )
 
 

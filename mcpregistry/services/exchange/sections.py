@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # the formats bring YAML along, which most processes can do w
 
 OnConflict = Literal["error", "skip", "replace", "rename", "own"]
 # The remedy for a file that replaces what it has brought itself, and no more.
-CONFLICT = "Choose skip to keep the existing one, replace to overwrite it, or rename to add the new one under another name."
-NOT_ITS_OWN = "The existing one was added by another file or by a user. Use identical values, or another name."
+CONFLICT = "Choose skip to keep the existing entry, replace to overwrite it, or rename to add the new entry under another name."
+NOT_ITS_OWN = "The existing entry was added by another file or by a user. Use identical values, or another name."
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,9 @@ class FileRefusedError(ConfigInvalid):
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
-        super().__init__("The file cannot be used.", remedy="Correct the problems above.")
+        super().__init__(
+            "The file cannot be used.", remedy="Correct the problems that are listed above."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,7 @@ def _import_trusted_file(path: Path, actor: str, environ: Mapping[str, str]) -> 
     if not any(change.kind == "tool" for change in outcome.changes):
         raise FileRefusedError(
             [
-                f"{path}: The file contains no expert tools. To use only its servers, run importconfig."
+                f"{path}: The file does not contain expert tools. To use the servers of the file, run `manage.py importconfig`."
             ]
         )
     return outcome
@@ -203,7 +205,7 @@ def _choose_format(raw: bytes, path: Path) -> str:
     if found.family != _FAMILY:
         raise FileRefusedError(
             [
-                f"{path}: The file is a {found.title} file, which cannot contain expert tools. Use importconfig for it."
+                f"{path}: The file is a {found.title} file, which cannot contain expert tools. To use the servers of the file, run `manage.py importconfig`."
             ]
         )
     refused = {

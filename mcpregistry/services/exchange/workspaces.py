@@ -156,7 +156,7 @@ def _make_workspace(offer: WorkspaceOffer, actor: str) -> Endpoint:
     if agent is None:
         raise ConfigInvalid(
             error_texts.say_not_found("agent", offer.agent),
-            remedy="Enter the agent for hosts in these folders.",
+            remedy="Enter the name of an existing agent. Hosts in these folders act as this agent.",
         )
     endpoint = Endpoint(slug=offer.endpoint, scope=Endpoint.Scope.LISTED)
     save_endpoint(endpoint=endpoint, actor=actor)

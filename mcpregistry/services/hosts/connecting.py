@@ -127,8 +127,8 @@ def _issue_or_keep_token(
         return ""
     if file.shared:
         raise ConfigInvalid(
-            f"{file.path} belongs to a project, so everyone who has the files of the project can read a token in it.",
-            remedy="Leave out the token. The entry then refers to SLIPSNISSE_TOKEN.",
+            f"The file {file.path} belongs to a project. Everyone who can read the files of the project could read the token.",
+            remedy="Leave out the token. The host can read it from the environment variable SLIPSNISSE_TOKEN instead.",
         )
     if signing.given:
         return _check_token(signing.given, agent)

@@ -34,14 +34,15 @@ class HostFile:
         try:
             if self.path.stat().st_size > _LARGEST:
                 raise ConfigInvalid(
-                    f"{self.path} is larger than 64 MiB.", remedy="Add the entry yourself."
+                    f"{self.path} is larger than 64 MiB.",
+                    remedy="Add the entry to the file yourself.",
                 )
             return self.path.read_bytes().decode("utf-8")
         except FileNotFoundError:
             return ""
         except UnicodeDecodeError:
             raise ConfigInvalid(
-                f"{self.path} is not UTF-8.", remedy="Save it as UTF-8 first."
+                f"{self.path} is not UTF-8.", remedy="First save the file as UTF-8."
             ) from None
         except OSError as error:
             raise _make_file_error(self.path, "read", error) from None
@@ -62,7 +63,8 @@ class HostFile:
                 write_file(kept, before)
             if self.read_text() != before:
                 raise Conflict(
-                    f"{self.path} was changed in the meantime.", remedy="Run the command again."
+                    f"Another program changed {self.path} while this command was running.",
+                    remedy="Run the command again.",
                 )
             write_file(real, text, mode=mode & 0o600 if secret else mode)
         except OSError as error:
@@ -99,5 +101,5 @@ def open_project_file(host: HostProgram, folder: Path) -> HostFile:
 def _make_file_error(path: Path, what: str, error: OSError) -> ConfigInvalid:
     return ConfigInvalid(
         f"{path} cannot be {what}: {error.strerror}.",
-        remedy="Correct this, or add the entry yourself.",
+        remedy="Correct the cause, or add the entry to the file yourself.",
     )

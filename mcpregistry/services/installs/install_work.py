@@ -307,7 +307,7 @@ def _choose_program(install: Install, found: dict[str, list[str]]) -> list[str]:
     names = ", ".join(sorted(found)[:20])
     raise InstallFailed(
         f"{install} has several programs: {names}.",
-        remedy="Request it again, and choose the program of the server.",
+        remedy="Request the package again, and choose the program that is the server.",
     )
 
 

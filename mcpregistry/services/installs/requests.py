@@ -89,21 +89,21 @@ def request_install(
     if server is not None and server.transport != Transport.STDIO:
         raise ConfigInvalid(
             "Only local servers (stdio) can use a package.",
-            remedy="Choose a local server, or none.",
+            remedy="Choose a local server, or do not choose a server.",
         )
     check_fields(install)
     if Configuration.load().only_listed and not is_listed_version(kind, package, version):
         raise NotListed(
             f"This site only installs packages that a registry lists, and no registry lists '{install}'.",
-            remedy="Choose a package and an exact version from a registry, or ask an administrator to allow others.",
+            remedy="Choose a package and an exact version from a registry, or ask an administrator to allow other packages.",
         )
     if (
         Install.objects.filter(state__in=[InstallState.REQUESTED, InstallState.RESOLVING]).count()
         >= MOST_OPEN
     ):
         raise Conflict(
-            f"{MOST_OPEN} packages are already being resolved.",
-            remedy="Wait until one of them is done.",
+            f"{MOST_OPEN} packages are already waiting until a worker determines their exact versions.",
+            remedy="Try again in a few minutes.",
         )
     install.save()
     _tell("install.requested", install, actor)
@@ -149,7 +149,8 @@ def use_install(
     install = Install.objects.select_for_update().get(pk=install.pk)
     if install.state != InstallState.INSTALLED:
         raise Conflict(
-            f"{install} is not installed.", remedy="Approve it, and wait until it is installed."
+            f"{install} is not installed.",
+            remedy="Approve the package, and wait until it is installed.",
         )
     server = server or install.server or _make_server(install)
     if launch is None and server._state.adding:
@@ -335,7 +336,8 @@ def _move(install: Install, state: InstallState) -> None:
     )
     if not moved:
         raise Conflict(
-            f"Cannot change {install}: it is {install.state}.", remedy="Open the package again."
+            f"Cannot change {install}: it is {install.state}.",
+            remedy="Open the page of the package again to see what you can do now.",
         )
     install.refresh_from_db()
 

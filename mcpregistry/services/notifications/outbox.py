@@ -364,7 +364,7 @@ def redeliver(*, delivery: Delivery, actor: str) -> Delivery:
     ):
         raise Conflict(
             error_texts.say_wrong_state("retry", "delivery", "still being sent"),
-            remedy="Wait for the time of its next attempt.",
+            remedy="Wait. The site sends the message again automatically until it is delivered or given up.",
         )
     audit.record_entry(
         kind="delivery.repeated", actor=actor, subject=f"delivery:{delivery.uid.hex}"

@@ -57,7 +57,10 @@ def take_once(*, channel: Channel, signature: str, fingerprint: str) -> None:
         idempotency.claim(caller=caller, key=signature[:200], fingerprint=fingerprint).kept
         is not None
     ):
-        raise Conflict("This action was already sent.", remedy="Press the button again.")
+        raise Conflict(
+            "This press of the button was already received.",
+            remedy="If the call still waits for your decision, press the button again.",
+        )
     idempotency.keep(caller=caller, key=signature[:200], status=200, body="")
 
 
@@ -104,7 +107,7 @@ def _load_decidable_request(channel: Channel, press: Press) -> tuple[ApprovalReq
             remedy=f"Ask an administrator to add your account under Slack members: workspace {press.team}, member {press.member}.",
         )
     if request.risk == "high":
-        raise Denied(PAGE_ONLY, remedy="Press Open the page.")
+        raise Denied(PAGE_ONLY, remedy="Press “Open the page”.")
     if not prepare_arguments(get_current_arguments(request)).whole:
-        raise Denied(TOO_MUCH, remedy="Press Open the page.")
+        raise Denied(TOO_MUCH, remedy="Press “Open the page”.")
     return request, user

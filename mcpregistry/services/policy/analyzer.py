@@ -219,7 +219,7 @@ def _propose_tools(case: _Case, used: Counter[str]) -> GrantProposal | None:
     )
     says = f"{len(counts)} of {len(offered)} {grant.kind}s {'was' if len(counts) == 1 else 'were'} used: {named}."
     says += (
-        f" New ones are kept: {', '.join(show_invisible_characters(name, 60) for name in sorted(new))}."
+        f" New {grant.kind}s stay granted: {', '.join(show_invisible_characters(name, 60) for name in sorted(new))}."
         if new
         else ""
     )
@@ -240,7 +240,7 @@ def _propose_pins(case: _Case) -> GrantProposal | None:
         f"{show_invisible_characters(name, 60)} = {show_invisible_characters(encode_canonical_json(value), 80)}"
         for name, value in sorted(pins.items())
     )
-    says = f"{case.which}: {said}."
+    says = f"{case.which}, these arguments had the same values: {said}."
     return _replay_proposal(case, GrantProposal(grant, "pins", says, after, pins, case.looked))
 
 
@@ -348,7 +348,8 @@ def apply_grant_proposal(
         locked = select_candidates().select_for_update(of=("self",)).filter(pk=grant.pk).first()
         if locked is None or list_column_values(locked) != list_column_values(found.grant):
             raise Conflict(
-                "This grant was changed in the meantime.", remedy="Open the proposal again."
+                "This grant was changed after you opened the proposal.",
+                remedy="Open the proposal again.",
             )
         grants.save_all(after, actor=actor, user=user)
         grants.withdraw_grant(grant=found.grant, actor=actor)

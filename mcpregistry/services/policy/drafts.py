@@ -44,7 +44,7 @@ def fill_rule(rule: PolicyRule, facts: Mapping[str, Any]) -> PolicyRule:
     if unknown:
         raise ConfigInvalid(
             f"A rule has no field '{unknown[0]}'.",
-            remedy=f"Use only {', '.join((*PLAIN, *NAMED))}.",
+            remedy=f"Use only these fields: {', '.join((*PLAIN, *NAMED))}.",
         )
     for name in PLAIN:
         if name in facts:

@@ -79,7 +79,7 @@ class Why:
     permit: str = ""
 
 
-CHANGING = "The configuration is changing at this moment; try again."
+CHANGING = "The configuration is changing at this moment. Try again."
 
 
 def find_tool(name: str, *, styles: Sequence[str] = ("double",)) -> Tool:
@@ -93,7 +93,7 @@ def find_tool(name: str, *, styles: Sequence[str] = ("double",)) -> Tool:
         raise make_ambiguous_error(name, found)
     raise NotFound(
         error_texts.say_not_found("tool", show_invisible_characters(name, 200)),
-        remedy="Write server::tool, as in the list of tools.",
+        remedy="Use the form server::tool, as in the list of tools.",
     )
 
 
@@ -104,7 +104,7 @@ def make_ambiguous_error(name: str, found: Sequence[Tool]) -> NotFound:
     )
     return NotFound(
         f"'{show_invisible_characters(name, 200)}' can mean several tools: {which}.",
-        remedy="Write server::tool, as in the list of tools.",
+        remedy="Use the form server::tool, as in the list of tools.",
     )
 
 
@@ -225,7 +225,7 @@ def check_configuration(
         "availability",
         not hidden,
         availability,
-        f"Last error: {show_invisible_characters(server.last_error, 300)} Reconnect it."
+        f"Last error: {show_invisible_characters(server.last_error, 300)} Reconnect the server."
         if hidden
         else "",
     )
@@ -282,7 +282,7 @@ def check_grants(
             "endpoint's list",
             False,
             fact,
-            "Start the host in that directory with runmcp --workspace.",
+            "Start the host in the directory of the project file, with runmcp --workspace.",
         )
     elif endpoint.lists_only:
         yield _check_grant("endpoint's list", "endpoint", endpoint.grants, tool, now)
@@ -307,7 +307,9 @@ def _check_grant(stage: str, holder: str, grants: Any, tool: ToolSpec, now: floa
         if found
         else f"The {holder} has no grant for the tool."
     )
-    return Stage(stage, False, fact, "Grant the tool or its server.", expired=bool(found))
+    return Stage(
+        stage, False, fact, "Add a grant for the tool or for its server.", expired=bool(found)
+    )
 
 
 def _find_exposed_name(snapshot: Snapshot, specs: Specs, now: float) -> str:

@@ -61,8 +61,8 @@ def _make_remaining_grants(row: Grant, hidden: Collection[int]) -> Iterable[Gran
     granted as a kind."""
     if not row.kind:
         raise Conflict(
-            f"The grant {row} covers everything that the server offers.",
-            remedy="Replace it with separate grants for its tools, prompts and resources.",
+            f"Tools cannot be hidden, because the grant {row} covers everything that the server offers.",
+            remedy="First replace this grant with separate grants for the tools, the prompts and the resources of the server.",
         )
     offered = list(
         Tool.offers.filter_approved()
@@ -71,8 +71,8 @@ def _make_remaining_grants(row: Grant, hidden: Collection[int]) -> Iterable[Gran
     )
     if len(offered) > MOST:
         raise Conflict(
-            f"More than {MOST} tools of {row.server} would need a grant of their own.",
-            remedy="Add grants only for the tools that are needed.",
+            f"The grant of the whole server {row.server} would have to be replaced by more than {MOST} grants, one for each of the other tools.",
+            remedy="Revoke this grant, then add grants only for the tools that the agent needs.",
         )
     same = {
         name: getattr(row, name)

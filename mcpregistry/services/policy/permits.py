@@ -67,17 +67,18 @@ def check(wish: PermitWish, *, request: ApprovalRequest, arguments: str, now: da
     or nothing."""
     if request.quorum > 1:
         raise ConfigInvalid(
-            "A call that requires several approvers cannot have a permit.",
+            "You cannot create a permit for a call that requires several approvers.",
             remedy="Approve the call without a permit.",
         )
     if not now < wish.until <= now + LONGEST:
         raise ConfigInvalid(
-            "A permit must expire in the future, within 30 days.", remedy="Choose another expiry."
+            "The expiry of a permit must be in the future, and at most 30 days from now.",
+            remedy="Choose another expiry.",
         )
     if wish.uses is not None and wish.uses < 1:
         raise ConfigInvalid(
             f"A permit must allow at least one use (got {wish.uses}).",
-            remedy="Enter 1 or more, or leave it empty.",
+            remedy="Enter 1 or more. For any number of uses, leave the field empty.",
         )
     if not match_pins(wish.pins, json.loads(arguments)):
         raise ConfigInvalid(

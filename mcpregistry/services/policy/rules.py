@@ -102,7 +102,7 @@ def _explain_unanswerable_rule(rule: PolicyRule, people: int, short: Sequence[Ag
         why = f"it requires {rule.quorum} approvals, but only {people} users {who}can approve calls"
     else:
         names = ", ".join(f"'{agent}'" for agent in short[:3])
-        why = f"owners cannot approve calls of their own agents, and too few other users {who}can (agent {names})"
+        why = f"owners cannot approve calls of their own agents, and too few other users {who}can approve the calls of {names}"
     return f"The calls of this rule could never be approved: {why}."
 
 
@@ -138,8 +138,8 @@ def switch_rule(*, rule: PolicyRule, enabled: bool, actor: str) -> PolicyRule:
     take_current(rule)
     if rule.draft:
         raise Conflict(
-            f"The rule '{show_invisible_characters(rule.name, 200)}' is a draft.",
-            remedy="Try the draft, then enable it on the page of the rule.",
+            f"The rule '{show_invisible_characters(rule.name, 200)}' is still a draft, so this action is not available.",
+            remedy="Open the page of the rule. There, first try the rule on past calls, then enable the rule.",
         )
     return save_rule(rule=rule.change(enabled=enabled), actor=actor)
 

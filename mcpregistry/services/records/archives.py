@@ -96,11 +96,11 @@ class Archives:
         entries = sum(stand.seq for stand in self._stands.values())
         named = files[0] if len(files) == 1 else f"{len(files):,} files, {files[0]} to {files[-1]}"
         read = (
-            "which were read as well."
+            "were read as well."
             if self._read
-            else "which were not read. To read them, add --archive with their folder."
+            else "were not read. To read them, add --archive with the folder of the files."
         )
-        return f"{number_of(entries, 'entry', 'entries')} of {number_of(len(self._stands), 'chain')} are in archives ({named}), {read}"
+        return f"{number_of(entries, 'entry', 'entries')} of {number_of(len(self._stands), 'chain')} are in archives ({named}). The archives {read}"
 
     def _explain_misplaced(self, record: AuditArchive) -> str:
         if (

@@ -332,7 +332,7 @@ def _make_records(batch: Sequence[EntryRun], file: _File, now: datetime) -> list
 
 
 def _make_concurrency_error() -> Conflict:
-    return Conflict("Another process archived entries in the meantime.", remedy=_WHOLE)
+    return Conflict("Another process archived entries at the same time.", remedy=_WHOLE)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from mcpregistry.services.records import audit, signed_calls
 from mcpregistry.services.records.sql import adapt_moment
 
 CORRECTED = signed_calls.CORRECTED  # the kind of the audit entry that replaces what was supposed
-_CAME_LATE = "The outcome arrived after the call had been given up."
+_CAME_LATE = "The outcome arrived after the site had stopped waiting for it."
 MAX_RESULT = 64 * 1024  # characters of a result that stay with the call's record
 
 

@@ -111,8 +111,12 @@ def _retake_unused_key(kept: KeptAnswer, now: datetime) -> KeyUse:
 
 
 def _make_in_progress_error(call_id: str) -> Conflict:
-    named = f" Its call is {call_id}: see /api/v1/invocations/{call_id}." if call_id else ""
+    named = (
+        f" To see the call of the first request, use GET /api/v1/invocations/{call_id}."
+        if call_id
+        else ""
+    )
     return Conflict(
         "The first request with this Idempotency-Key is still in progress.",
-        remedy=f"Repeat it in a moment.{named}",
+        remedy=f"Send this request again in a moment.{named}",
     )

@@ -29,7 +29,8 @@ from mcpregistry.models.signing import newest_key, signature, verify_signature
 from mcpregistry.services.records import audit, seals
 
 FILE = "audit-newest-seal.json"
-ADVICE = "The log was truncated, or the database was restored. If you restored it, run `manage.py audit accept-restore`."
+ADVICE = "Entries were removed from the end of the log, or the database was restored from a backup. If you restored the database, run `manage.py audit accept-restore`."
+_FILE_ADVICE = "Check the file and its permissions. If you restored this file or the database from a backup, run `manage.py audit accept-restore`."
 _LOCK = ".audit-newest-seal.lock"
 _PURPOSE = "newest seal"
 # kind and subject of an entry
@@ -53,7 +54,7 @@ class SealFileUnusable(ConfigInvalid):
 
 
 def _make_unusable_error(why: str) -> SealFileUnusable:
-    return SealFileUnusable(f"The file {FILE} of this machine {why}", remedy=ADVICE)
+    return SealFileUnusable(f"The file {FILE} of this machine {why}", remedy=_FILE_ADVICE)
 
 
 def get_seal_path() -> Path:
@@ -129,7 +130,7 @@ def accept_restored_log(*, actor: str, reason: str) -> KeptSeal:
     except OSError as error:
         raise ConfigInvalid(
             f"The file {get_seal_path()} cannot be written: {error.strerror}.",
-            remedy="Check its permissions and run it again.",
+            remedy="Check the permissions of the file, then run the command again.",
         ) from error
     return newest
 

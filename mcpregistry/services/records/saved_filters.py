@@ -55,7 +55,8 @@ def remove_filter(*, user: User, pk: int) -> str:
     found = SavedFilter.objects.filter(owner=user, pk=pk).first()
     if found is None:
         raise NotFound(
-            "You do not own this filter.", remedy="Ask its owner to delete it, if it is shared."
+            "This filter does not exist, or it belongs to another user.",
+            remedy="To delete a shared filter, ask the user who saved it.",
         )
     found.delete()
     return found.name

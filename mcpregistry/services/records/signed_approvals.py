@@ -44,8 +44,8 @@ _TERMS = {
     "rule_fingerprint": "its rule",
     "group_id": "the group that can decide",
     "quorum": "the number of required approvals",
-    "requester_may_confirm": "whether the requester can confirm",
-    "run_if_caller_left": "whether it runs after its caller has left",
+    "requester_may_confirm": "the setting 'requester may confirm'",
+    "run_if_caller_left": "the setting 'run if caller left'",
     "execute_seconds": "the time for which an approval is valid",
     "risk": "the risk",
     "risk_rank": "the rank of the risk",
@@ -168,7 +168,7 @@ def find_differences(
     if hash_parts(arguments) != signed.get_latest("arguments") and not gone:
         yield "the arguments that would run were changed"
     if request.call.binding != signed.get_latest("binding"):
-        yield "its binding was changed"
+        yield "the hash of its agent, tool, arguments and rule was changed"
     yield from _compare_votes(signed.list_standing_votes(), votes)
     yield from _compare_approval(request, signed)
 

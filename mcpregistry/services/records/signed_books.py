@@ -75,7 +75,7 @@ def find_lost_heads(
         elif not is_deletion_recorded(name) and (
             name in surely_there or not AuditArchive.objects.exists()
         ):
-            yield f"The book {name} is missing, although a checkpoint covers it and no audit entry records its deletion."
+            yield f"The budget or energy pool {name} is missing, although a checkpoint covers it and no audit entry records its deletion."
 
 
 def _find_lost_entries(
@@ -88,10 +88,10 @@ def _find_lost_entries(
         found = dict(entries.filter(seq__in=[seq for seq, _ in page]).values_list("seq", "hash"))
         for seq, head in page:
             if seq in found and found[seq] != head:
-                yield f"Book {name}: entry {seq} was changed, although a checkpoint covers it."
+                yield f"{name}: entry {seq} was changed, although a checkpoint covers it."
             elif seq not in found and (first is None or first < seq):
                 # else retention has taken it away
-                yield f"Book {name}: entry {seq} is missing, although a checkpoint covers it."
+                yield f"{name}: entry {seq} is missing, although a checkpoint covers it."
 
 
 def is_deletion_recorded(name: str) -> bool:
@@ -244,5 +244,5 @@ def _explain_gain(book: Any, before: Any, entry: Any) -> str:
     passed = max(0.0, (entry.at - before.at).total_seconds())
     most = min(book.capacity, before.after + book.regeneration * passed)
     if entry.before > most + CLOSE * max(1.0, book.capacity):
-        return "the pool contained more than the entry before it and its regeneration allow"
+        return "the pool contained more units than it could contain after the entry before it"
     return ""

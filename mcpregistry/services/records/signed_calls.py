@@ -292,7 +292,7 @@ def _find_row_misfits(
     if signed.sent and hash_parts(*sent) != signed.sent:
         yield "the time or the process of its sending was changed"
     if _is_different(signed, "binding", row.binding):
-        yield "its binding was changed"
+        yield "the hash of its agent, tool, arguments and rule was changed"
     if signed.begun and (row.conversation_id or "") not in signed.digests.get("conversation", {""}):
         yield "its conversation was changed"
     if _is_different(signed, "arguments", hash_parts(row.arguments)) and (

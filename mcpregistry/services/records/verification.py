@@ -50,7 +50,7 @@ _TRIES = 30  # while a long archive goes on beside it
 _SEEN_LATE = 10_000  # ids: an entry may have its number long before it is seen
 _PAGE = 500
 _NO_FILE = (
-    f"This machine had no file {newest_seal.FILE}, because it is new or the file was deleted. Entries that were removed "
+    f"The file {newest_seal.FILE} did not exist on this machine: the machine is new, or the file was deleted. Entries that were removed "
     "from the end of the log before now cannot be detected."
 )
 _NO_NOTE = (
@@ -254,7 +254,7 @@ class _Verification:
             yield archived
         late = AuditSeal.objects.order_by("-number").values_list("at", flat=True).first()
         if late and AuditEntry.objects.filter(at__gt=late, at__lt=self.now - SEALED_BY).exists():
-            yield f"No checkpoint covers the entries after {late:%Y-%m-%d %H:%M} UTC, because no scheduler has run since."
+            yield f"Checkpoints do not cover the entries after {late:%Y-%m-%d %H:%M} UTC, because the scheduler has not run since then."
 
     # The file of this machine
 
@@ -368,7 +368,7 @@ class _Verification:
             known = self.state.books.get(name)
             if known and head[0] < known[0]:
                 self.problems.append(
-                    f"Checkpoint {each.number}: the book {name} had {known[0]} entries, but has only {head[0]} now."
+                    f"Checkpoint {each.number}: {name} had {known[0]} entries, but has only {head[0]} now."
                 )
             if known != head:
                 self.state.books[name] = head

@@ -87,7 +87,7 @@ def get_install_option(entry: RegistryEntry, number: int) -> InstallOption:
     if not 0 <= number < len(found):
         raise ConfigInvalid(
             error_texts.say_no_such_number("install option", number),
-            remedy=f"The entry has {len(found)} install options; the first has the number 0.",
+            remedy=f"The entry has {len(found)} install options. The first one has the number 0.",
         )
     if found[number].problem:
         raise ConfigInvalid(
@@ -111,7 +111,7 @@ def add_from_entry(
     if not user.has_perm(find_required_permission(way)):
         raise Denied(
             f"You do not have the permission '{find_required_permission(way)}'.",
-            remedy="Ask an administrator for a role that has it.",
+            remedy="Ask an administrator for a role that has this permission.",
         )
     slug = wish.slug or propose_slug(entry)
     if Server.objects.filter(slug=slug).exists():

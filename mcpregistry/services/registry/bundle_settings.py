@@ -47,7 +47,9 @@ def use_bundle(
     """
     way = find_bundle_option(install)
     if way is None:
-        raise ConfigInvalid("The package has no settings.", remedy="Leave out the values.")
+        raise ConfigInvalid(
+            "The package has no settings.", remedy="Leave out the values of the settings."
+        )
     server = server or install.server
     slug = server.slug if server else requests.find_new_slug(install)
     launch = fill_install_option(way, keep_secrets_of(way, values, slug, user, actor))

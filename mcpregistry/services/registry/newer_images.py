@@ -109,13 +109,13 @@ def lock_entry_for(entry_id: int, command: Sequence[str]) -> RegistryEntry:
     entry = rows.filter(pk=entry_id, status=Status.ACTIVE).first()
     if entry is None:
         raise Conflict(
-            "The registry has withdrawn or deprecated this version.", remedy="Reject the proposal."
+            "The registry has withdrawn or deprecated this version.", remedy="Decline the proposal."
         )
     name, digest = containers.find_started_image(command) or ("", "")
     way = _map_images(entry).get(name)
     if way is None or containers.check_image(way.identifier) not in ("", digest):
         raise Conflict(
-            "The registry now lists another image for this version.", remedy="Reject the proposal."
+            "The registry now lists another image for this version.", remedy="Decline the proposal."
         )
     return entry
 

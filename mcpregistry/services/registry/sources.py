@@ -64,8 +64,8 @@ def _set_token(source: RegistrySource, before: RegistrySource | None, token: str
         source.sealed_token = before.sealed_token if before else source.sealed_token
         if before and before.sealed_token and _has_other_address(source, before):
             raise ConfigInvalid(
-                "You have changed the address or allowed more networks, but the stored token was entered without this change.",
-                remedy="Enter the token again together with the change, or remove the token.",
+                "You have changed the address or allowed more networks. The stored token cannot be used with this change.",
+                remedy="Enter the token again when you make this change, or remove the token.",
             )
     else:
         source.token = _check_token(token)
@@ -76,7 +76,7 @@ def _set_token(source: RegistrySource, before: RegistrySource | None, token: str
     ):
         raise ConfigInvalid(
             "The token would be sent unencrypted over http.",
-            remedy="Use https://, or enter the private network of the registry.",
+            remedy="Use an https:// address. If the registry is in a private network, add this network to its allowed networks.",
         )
 
 
@@ -103,8 +103,8 @@ def _check_token(token: str) -> str:
         )
     if "${" in token:
         raise ConfigInvalid(
-            "The token of a registry cannot be a reference.",
-            remedy="Enter the token instead of the reference.",
+            "The token of a registry cannot be a reference such as ${NAME}.",
+            remedy="Enter the token itself.",
         )
     return token
 
@@ -113,7 +113,7 @@ def _check_address(url: str) -> None:
     parts = urlsplit(check_url(url, ("http", "https")))
     if parts.query or parts.fragment:
         raise ConfigInvalid(
-            "The address of a registry must not contain a query or a fragment.",
+            "The address of a registry must not contain a query (from ?) or a fragment (from #).",
             remedy=error_texts.advise_form("the plain address", "https://registry.example"),
         )
 

@@ -51,7 +51,7 @@ MOST_BYTES = 256 * 1024 * 1024  # of documents in one round
 _BROKEN_OFF = (
     "The registry was not read completely, because the worker stopped. Read the registry again."
 )
-_REPORT = "Report it to the operators of the registry."
+_REPORT = "Report this problem to the operators of the registry."
 _FROM_ENTRY = (
     "title",
     "description",
@@ -167,7 +167,9 @@ def _read_all(turn: Round, seconds: float) -> None:
         if not page.cursor:
             return
         if page.cursor in turn.cursors:
-            raise ProtocolError("The pages of the registry repeat themselves.", remedy=_REPORT)
+            raise ProtocolError(
+                "The registry returned the same page twice, so its list never ends.", remedy=_REPORT
+            )
         turn.cursors.add(page.cursor)
         query |= {"cursor": page.cursor}
     raise ResourceLimit(f"The registry has more than {MOST_PAGES} pages.", remedy=_REPORT)
@@ -274,7 +276,7 @@ def _set(turn: Round, **values: object) -> None:
         pk=turn.source.pk, lease_until=turn.lease, base_url=turn.source.base_url
     )
     if not ours.update(**values):
-        raise Interrupted("Another worker is reading this registry, or it was changed.")
+        raise Interrupted("Another worker is reading this registry, or the registry was changed.")
 
 
 @transaction.atomic

@@ -41,7 +41,7 @@ def keep_open_secrets(*, server: Server, user: User, actor: str) -> list[str]:
     if not secrets:
         raise Conflict(
             "The command and the address contain nothing that looks like a secret.",
-            remedy="Store the secret as a credential yourself.",
+            remedy="If they contain a secret, add a credential yourself, then enter ${cred:NAME} instead of the secret.",
         )
     kept = {
         secret.reference: credentials.keep_secret(

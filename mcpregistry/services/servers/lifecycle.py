@@ -117,8 +117,8 @@ def check_server(server: Server) -> None:
         )
     if server.shared_by != SharedBy.EVERYBODY and server.connect_mode != ConnectMode.LAZY:
         raise ConfigInvalid(
-            f"The server '{server.slug}' is shared by {server.shared_by}, so it must be connected at the first call.",
-            remedy="Set the connect mode to lazy, or let all calls share the server.",
+            f"The connect mode of the server '{server.slug}' must be lazy, because not all calls share one connection (shared by: {server.shared_by}).",
+            remedy="Set the connect mode to lazy (at the first call), or set “shared by” to all calls.",
         )
     if server.transport == Transport.STDIO:
         check_command(server.command)
@@ -132,7 +132,8 @@ def check_server(server: Server) -> None:
         return
     if server.command:
         raise ConfigInvalid(
-            "A remote server cannot have a command.", remedy="Remove the command, or choose stdio."
+            "A remote server cannot have a command.",
+            remedy="Remove the command, or choose the transport stdio.",
         )
     check_url(server.url, SCHEMES[Transport(server.transport)])
     check_pairs(server.headers, "Headers")
@@ -186,7 +187,7 @@ def enforce_sandbox(*, server: Server, actor: str) -> Server:
     if not has_passed_sandbox_test(server):
         raise Conflict(
             "No test in the sandbox has passed since the last change.",
-            remedy="Test the sandbox first.",
+            remedy="First test the server in the sandbox.",
         )
     return save_server(server=server.change(sandbox=SandboxMode.ENFORCE), actor=actor)
 

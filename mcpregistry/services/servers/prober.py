@@ -186,7 +186,7 @@ async def _run_while_active(
         inactive.result()
         raise Interrupted(
             "The server was disabled or changed during the test.",
-            remedy="Test again when it is active.",
+            remedy="Test the server again when it is active.",
         )
     finally:
         work.cancel()
@@ -232,7 +232,8 @@ def _report_crash(server_id: int, error: Exception) -> TestReport:
 
 def _make_interruption() -> Interrupted:
     return Interrupted(
-        "This process was stopped before the test ended.", remedy="Test the server again."
+        "The process that ran the test was stopped before the test ended.",
+        remedy="Test the server again.",
     )
 
 

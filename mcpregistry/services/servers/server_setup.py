@@ -184,13 +184,13 @@ def _lock_as_shown(server: Server, ids: Collection[int]) -> list[Definition]:
     found = [*rows.select_related("tool")]
     if len(found) < len(set(ids)) or any(each.tool.latest_id != each.pk for each in found):
         raise Conflict(
-            "The server has changed its definitions in the meantime.",
-            remedy="Review them again, then decide.",
+            "The server has changed its definitions since you reviewed them.",
+            remedy="Review the definitions again, then decide.",
         )
     if any(each.decided_at and not each.approved for each in found):
         raise Conflict(
-            "One of the definitions was rejected in the meantime.",
-            remedy="Review them again, then decide.",
+            "One of the definitions was rejected after you reviewed them.",
+            remedy="Review the definitions again, then decide.",
         )
     return found
 
@@ -204,7 +204,7 @@ def _confirm_claims(tools: Collection[int], actor: str) -> None:
 def _save_rules(server: Server, rules: Sequence[PolicyRule], actor: str) -> None:
     if rules and server.rules.exists():
         raise Conflict(
-            "The server already has rules; nothing was changed.",
+            "The server already has rules. Nothing was changed.",
             remedy="Review the rules of the server.",
         )
     for rule in rules:

@@ -143,12 +143,12 @@ def _refuse_untested(
     annotations = tool.pinned.data.get("annotations") if tool and tool.pinned else None
     if not isinstance(annotations, dict) or annotations.get("readOnlyHint") is not True:
         return Denied(
-            f"A test cannot call '{order.tool}': it is not an approved tool that claims to be read-only.",
-            remedy=f"Choose another tool, or call it at your own risk: manage.py mcptest {server.slug} --call {order.tool}",
+            f"A test cannot call '{order.tool}'. Tests only call approved tools that their server declares as read-only.",
+            remedy=f"Choose another tool. Or call this tool at your own risk with: manage.py mcptest {server.slug} --call {order.tool}",
         )
     if not offered:
         return Denied(
-            f"A test cannot call '{order.tool}': it is not offered to agents now.",
+            f"A test cannot call '{order.tool}', because agents cannot call this tool now.",
             remedy="Enable the tool, and approve its latest definition.",
         )
     return None
@@ -159,7 +159,7 @@ def _refuse_undecided(order: OrderedTestCall, decision: Decision) -> Denied | No
         return None
     return Denied(
         f"The rules do not allow a test to call '{order.tool}' ({decision.reason}).",
-        remedy="Call the tool as an agent, with Try it on the tool's page, where approvers can be asked.",
+        remedy="To ask for an approval, open the page of the tool, press “Try tool”, and call the tool as an agent.",
     )
 
 

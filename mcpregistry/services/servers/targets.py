@@ -214,10 +214,10 @@ class _Filling:
 
     def _make_unusable_error(self, what: str) -> ConfigInvalid:
         return ConfigInvalid(
-            f"The {what} of '{self.server.slug}' is not valid when its variables and credentials are filled in.",
+            f"The {what} of '{self.server.slug}' is not valid after its variables and credentials were replaced with their values.",
             remedy="Check the values of the variables and credentials. A credential cannot change a program, a working "
-            "directory or a destination, and it cannot add an option. Write an option in one word, for example "
-            "--token=${cred:NAME}.",
+            "directory or a destination, and it cannot add an option. Write an option and its credential as one word, for "
+            "example --token=${cred:NAME}.",
         )
 
 

@@ -74,7 +74,7 @@ def create_task(
     ):
         raise QueueFullError(
             f"The agent already has {MAX_OPEN:,} open tasks.",
-            remedy="Wait until some have ended, or cancel some.",
+            remedy="Wait until some of these tasks have ended, or cancel some of them.",
         )
     return HostTask.objects.create(
         id=secrets.token_urlsafe(32),

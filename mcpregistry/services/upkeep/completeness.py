@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 PAUSE = 1.0  # seconds between two looks at a database that does not answer
 REMEDY = "Run: python manage.py migrate (`manage.py up` does it when it starts)."
 UNRELEASED = (
-    "The database has tables of a version before the first release, which cannot be upgraded. Nothing was changed. "
+    "The database has tables of a version before the first release. These tables cannot be upgraded. Nothing was changed. "
     "Use an empty database, or another folder with SLIPSNISSE_VAR."
 )
 _NOTE = "complete_for"

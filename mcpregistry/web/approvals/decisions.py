@@ -86,7 +86,7 @@ def _permit(form: QueryDict, stored_arguments: str, now: datetime) -> PermitWish
     if uses and not (uses.isdecimal() and 0 < int(uses[:6]) <= 1_000):
         raise ConfigInvalid(
             "The maximum number of calls must be between 1 and 1,000.",
-            remedy="Leave it empty to allow any number of calls.",
+            remedy="Enter a number in this range. To allow any number of calls, leave the field empty.",
         )
     stored = list((parse_stored_arguments(stored_arguments) or {}).items())
     places = form.getlist("pin")

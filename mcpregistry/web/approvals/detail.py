@@ -241,7 +241,7 @@ def preview(request: HttpRequest, pk: str) -> HttpResponse:
         value = decisions.read_edited_arguments(request.POST.get("arguments", ""))
         if around.definition is None:
             raise Conflict(
-                "The tool's definition no longer exists, so an edit cannot be checked.",
+                "The tool's definition no longer exists, so changed arguments cannot be checked.",
                 remedy="Reject the call.",
             )
         kind = around.definition.tool.kind

@@ -291,5 +291,5 @@ def _decide_alike(request: HttpRequest, first: ApprovalRequest) -> HttpResponse:
 def _check_only_low(request_id: str) -> None:
     if not ApprovalRequest.objects.filter(pk=request_id, risk=RiskLevel.LOW).exists():
         raise Conflict(
-            "Only low-risk calls can be decided together.", remedy="Open each call on its own."
+            "Only low-risk calls can be decided together.", remedy="Open each call separately."
         )

@@ -73,7 +73,7 @@ def error_code_of(name: str) -> ErrorCode:
     except KeyError:
         raise NotFound(
             error_texts.say_not_found("error code", show_invisible_characters(name, 60)),
-            remedy="Search the docs for the message.",
+            remedy="Search the docs for the message of the error.",
         ) from None
 
 

@@ -109,7 +109,7 @@ async def test_a_spent_budget_refuses_the_call_of_an_expert_tool_before_a_run_be
     await db_call(prepare)
     outcome = await call(await worker())
     assert (outcome.state, outcome.error_code) == (InvocationState.DENIED, "BUDGET_SPENT")
-    assert outcome.message == "The budget 'money' allows $0.00 each month: $0.00 are spent."
+    assert outcome.message == "The budget 'money' allows $0.00 each month. Spent: $0.00."
     assert not await db_call(Run.objects.exists)
 
 
@@ -144,9 +144,10 @@ async def test_runs_at_once_do_not_all_pass_on_one_budget_and_who_is_refused_say
         if run.state == RunState.FAILED:
             assert run.exit == Exit.BUDGET
             assert (
-                "The budget 'money' allows $0.0090 each month: $0.00 are spent, $0.005" in run.error
+                "The budget 'money' allows $0.0090 each month. Spent: $0.00. Reserved for calls in progress: $0.005"
+                in run.error
             )
-            assert "It resets at" in run.error
+            assert "The budget resets at" in run.error
     assert (await db_call(spent))["money"] == (
         convert_dollars(sum(run.cost or Decimal(0) for run in ended)),
         0,
@@ -196,7 +197,7 @@ async def test_where_others_have_spent_even_that_the_caller_hears_what_was_done_
     told = answer_of(run)
     assert told["isError"]
     assert "The budget 'tokens' allows 3,500 tokens each month" in told["content"][0]["text"]
-    assert "It resets at" in told["content"][0]["text"]
+    assert "The budget resets at" in told["content"][0]["text"]
     assert (
         told["content"][1]["text"]
         == "Calls so far: echo__echo (done).\nLast message of the model: I look."

@@ -208,7 +208,7 @@ RULES = [
         find_calls_not_as_approved,
     ),
     (
-        "No outcome is stored for callers that received it or came too late.",
+        "No outcome of a call is kept after its caller has received it, or after its time limit.",
         find_joinable_after_end,
     ),
     ("No held call is open after its time limit.", find_overdue_requests),

@@ -42,9 +42,9 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_SECRET_KEY",
         "",
-        "Signs sessions and forms, and is part of the fingerprints of confirmed servers, providers and project "
-        "files. If unset, the site creates a key in SLIPSNISSE_VAR. If you change the key, servers, providers and "
-        "project files must be confirmed again.",
+        "Key that signs sessions and forms. It is also part of the fingerprints of confirmed servers, providers "
+        "and project files. If unset, the site creates a key in SLIPSNISSE_VAR. If you change the key, servers, "
+        "providers and project files must be confirmed again.",
         secret=True,
     ),
     Variable(
@@ -106,8 +106,9 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_AUDIT_NETWORKS",
         "",
-        "Private networks that contain the webhook or the bucket for checkpoints, comma-separated: 10.0.0.0/8. "
-        "Private addresses outside of these networks are refused.",
+        "Private networks that contain the webhook or the bucket for checkpoints, comma-separated, for example "
+        "10.0.0.0/8. If the webhook or the bucket has a private address outside of these networks, no checkpoints "
+        "are sent to it.",
     ),
     Variable(
         "SLIPSNISSE_HOSTS",
@@ -154,8 +155,8 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_MAINTENANCE",
         "",
-        "Kinds of maintenance requests that the background sub-agent of this process handles, comma-separated. If "
-        "unset, it handles all kinds.",
+        "Kinds of maintenance requests that the background sub-agent in this process handles, comma-separated. If "
+        "unset, the sub-agent handles all kinds.",
     ),
     Variable(
         "SLIPSNISSE_STDIO",
@@ -166,7 +167,7 @@ TABLE: tuple[Variable, ...] = (
         "SLIPSNISSE_PASS_ENV",
         "",
         "Names of the environment variables that servers and providers can use as ${NAME} in their configuration, "
-        "comma-separated. They cannot use other environment variables of the site.",
+        "comma-separated. Servers and providers cannot use any other environment variable of the site.",
     ),
     Variable(
         "SLIPSNISSE_PYPI_INDEX",
@@ -203,7 +204,7 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_GRACE",
         "30",
-        "Maximum time in seconds for which a web process that stops waits for running calls.",
+        "Maximum time in seconds for which a web process waits for running calls when it is stopped.",
     ),
     Variable(
         "SLIPSNISSE_MAX_CONNECTIONS",
@@ -226,7 +227,7 @@ TABLE: tuple[Variable, ...] = (
     Variable(
         "SLIPSNISSE_LOG_LEVEL",
         "INFO",
-        "Least severe level of log messages that are written: DEBUG, INFO, WARNING or ERROR.",
+        "Log messages of this level and of more severe levels are written: DEBUG, INFO, WARNING or ERROR.",
     ),
     Variable(
         "SLIPSNISSE_LOG_FORMAT",

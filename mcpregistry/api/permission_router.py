@@ -15,7 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.utils.datastructures import MultiValueDict
 from ninja import Router, Schema
-from ninja.operation import PathView
+from ninja.operation import Operation, PathView
 from ninja.parser import Parser
 from ninja.renderers import JSONRenderer
 
@@ -46,6 +46,12 @@ class OurPathView(PathView):
         ours.__dict__.update(super().clone().__dict__)
         return ours
 
+    def get_view(self) -> Callable[..., Any]:
+        """As in the base class; its operations refuse unknown query parameters."""
+        for operation in self.operations:
+            _refuse_unknown_parameters(operation)
+        return super().get_view()
+
     def _not_allowed(self) -> HttpResponse:
         methods = ", ".join(
             sorted({method for operation in self.operations for method in operation.methods})
@@ -75,6 +81,38 @@ class PermissionRouter(Router):
         operation = self.path_operations[path].operations[-1]
         refusals = dict.fromkeys((*_ALWAYS, *_missing(path), *_conflict(methods)), _Refusal)
         operation.response_models = refusals | operation.response_models
+
+
+def _refuse_unknown_parameters(operation: Operation) -> None:
+    """Let the operation refuse a query parameter that it does not have: a misspelt filter would
+    silently list everything. This happens after authentication."""
+    read_values = operation._get_values
+    known = {
+        name
+        for model in operation.models
+        if model.__ninja_param_source__ == "query"
+        for name in model.__ninja_flatten_map__
+    }
+
+    def check_and_read(
+        request: HttpRequest, path_params: Any, temporal_response: HttpResponse
+    ) -> dict[str, Any]:
+        for name in request.GET:
+            if name not in known:
+                raise _make_unknown_parameter_error(name, known)
+        return read_values(request, path_params, temporal_response)
+
+    operation._get_values = check_and_read  # type: ignore[method-assign]
+
+
+def _make_unknown_parameter_error(name: str, known: set[str]) -> BadRequest:
+    remedy = "Remove it: this operation has no query parameters."
+    if known:
+        remedy = f"Remove it, or use one of these parameters: {', '.join(sorted(known))}."
+    return BadRequest(
+        f"This operation has no query parameter '{show_invisible_characters(name, 100)}'.",
+        remedy=remedy,
+    )
 
 
 def _rule(path: str, methods: list[str]) -> OperationRule:

@@ -76,3 +76,21 @@ def test_parameter_that_is_given_twice_is_refused_by_name(db, caller):
     assert response.status_code == 400
     assert response.json()["code"] == "BAD_REQUEST"
     assert response.json()["message"] == "The parameter 'agent' was sent 2 times."
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("/usage?day=today", "Remove it, or use one of these parameters: "),
+        ("/status?day=today", "Remove it: this operation has no query parameters."),
+    ],
+)
+def test_unknown_query_parameter_is_refused_by_name(db, caller, path, remedy):
+    told = caller("viewer").get(path)
+    assert (told.status_code, told.json()["code"]) == (400, "BAD_REQUEST")
+    assert told.json()["message"] == "This operation has no query parameter 'day'."
+    assert told.json()["remedy"].startswith(remedy)
+
+
+def test_unknown_query_parameter_is_not_mentioned_before_authentication(db, client):
+    assert client.get("/api/v1/usage?day=today").status_code == 401

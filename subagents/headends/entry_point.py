@@ -183,6 +183,7 @@ class Headends:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.shared = SharedState(engine)
+        self._pages = cors.AllowedPages(self._serve_request)
 
     def answers(self, scope: Mapping[str, Any]) -> bool:
         """Return whether a headend has the path of this request."""
@@ -220,14 +221,11 @@ class Headends:
                 403, openai.error_body(HeadendError(403, "ORIGIN_REFUSED", _FOREIGN))
             )
             return
-        if origin is not None:
-            if cors.is_preflight(scope):
-                await cors.answer_preflight(origin, scope, send)
-                return
-            send = cors.expose_answers(origin, send)
-        await self._serve(HttpExchange(scope, receive, send))
+        await (self._serve_request if origin is None else self._pages)(scope, receive, send)
 
-    async def _serve(self, exchange: HttpExchange) -> None:
+    async def _serve_request(self, scope: Any, receive: Any, send: Any) -> None:
+        """A request of a program, or of a page that may ask."""
+        exchange = HttpExchange(scope, receive, send)
         request, operation = self._find_operation(exchange)
         try:
             if not (request.subpath == "health" and request.headend.kind == HeadendKind.REST):

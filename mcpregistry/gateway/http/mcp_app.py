@@ -112,6 +112,7 @@ class McpApp:
         self._unanswered = OpenRequestIds()
         self._stack = AsyncExitStack()
         self._stopping = False
+        self._pages = cors.AllowedPages(self._serve_request)
 
     async def startup(self) -> None:
         """Start the engine, the lanes and the SDK's session manager. Raises when the database
@@ -186,18 +187,16 @@ class McpApp:
         scope = scope | {"headers": trim_headers(scope["headers"])}
         if scope["type"] == "websocket":
             await receive()  # that it wants to connect
-        answer = websocket.make_denying_send(scope, send) if scope["type"] == "websocket" else send
         try:
             origin = cors.read_origin(scope["headers"], settings.MCP_ALLOWED_ORIGINS)
         except cors.ForeignOriginError:
-            await _answer(answer, 403, "ORIGIN_REFUSED", _FOREIGN)
+            await _answer(_choose_send(scope, send), 403, "ORIGIN_REFUSED", _FOREIGN)
             return
-        if origin is not None and scope["type"] == "http":
-            if cors.is_preflight(scope):
-                await cors.answer_preflight(origin, scope, send)
-                return
-            send = cors.expose_answers(origin, send)
-            answer = send
+        await (self._serve_request if origin is None else self._pages)(scope, receive, send)
+
+    async def _serve_request(self, scope: Any, receive: Any, send: Any) -> None:
+        """A request of a program, or of a page that may ask."""
+        answer = _choose_send(scope, send)
         slug, way = _split_path(scope["path"])
         digest = _hash_token(scope)
         caller, refusal = self._identify_caller(scope, slug, digest)
@@ -462,6 +461,11 @@ def _notice_disconnect(left: asyncio.Event, receive: Any) -> Any:
     return receive_and_notice
 
 
+def _choose_send(scope: Scope, send: Any) -> Any:
+    """How to answer before a WebSocket is accepted, or over HTTP."""
+    return websocket.make_denying_send(scope, send) if scope["type"] == "websocket" else send
+
+
 async def _answer(send: Any, status: int, code: str, message: str) -> None:
     kind = INTERNAL_ERROR if status >= 500 else INVALID_REQUEST
     body = msgspec.json.encode(
@@ -472,7 +476,7 @@ async def _answer(send: Any, status: int, code: str, message: str) -> None:
         }
     )
     headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-    if status == 403:
+    if code == "ORIGIN_REFUSED":
         headers.append(cors.VARY)
     if status == 401:
         # RFC 6750, section 3.1

@@ -87,12 +87,8 @@ def _refuse_unknown_parameters(operation: Operation) -> None:
     """Let the operation refuse a query parameter that it does not have: a misspelt filter would
     silently list everything. This happens after authentication."""
     read_values = operation._get_values
-    known = {
-        name
-        for model in operation.models
-        if model.__ninja_param_source__ == "query"
-        for name in model.__ninja_flatten_map__
-    }
+    queries = [model for model in operation.models if model.__ninja_param_source__ == "query"]
+    known = {name for model in queries for name in model.__ninja_flatten_map__}
 
     def check_and_read(
         request: HttpRequest, path_params: Any, temporal_response: HttpResponse

@@ -47,6 +47,7 @@ from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.domain.text.canonical import clean_text, hash_parts
 from mcpregistry.gateway.caller_identity import LEFT_KEY, Caller, find_caller
 from mcpregistry.gateway.live_calls import NO_ANSWER, PATIENCE
+from mcpregistry.gateway.sdk.requests import get_request_channel
 from mcpregistry.services.records import idempotency
 
 log = structlog.get_logger(__name__)
@@ -314,8 +315,7 @@ def _make_server_ask(ctx: Context) -> Ask:
     """Puts a server's question to the host as a request of ours, on the stream of its own call."""
 
     async def ask(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        # As it is: the SDK's public way would drop what its models do not know.
-        channel = ctx.session._request_outbound
+        channel = get_request_channel(ctx)
         try:
             return await channel.send_raw_request(method, dict(params), {"timeout": PATIENCE})
         except MCPError as error:

@@ -60,13 +60,13 @@ from mcpregistry.downstream.pool.listing import CHANGES, build_description
 from mcpregistry.downstream.pool.log_lines import LogLines
 from mcpregistry.downstream.pool.offers import Offers
 from mcpregistry.downstream.pool.resource_subscriptions import Watched
-from mcpregistry.downstream.pool.sdk_client import (
+from mcpregistry.downstream.pool.server_notices import ServerNotices
+from mcpregistry.downstream.pool.server_questions import Questions, answer_message
+from mcpregistry.downstream.sdk_client import (
     CLIENT_NAME,
     WithoutRootChanges,
     build_request_meta,
 )
-from mcpregistry.downstream.pool.server_notices import ServerNotices
-from mcpregistry.downstream.pool.server_questions import Questions, answer_message
 from mcpregistry.downstream.server_call import ServerCall
 from mcpregistry.downstream.transports.channel_registry import make_channel
 from mcpregistry.downstream.transports.server_request import ServerRequest

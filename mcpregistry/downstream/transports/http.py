@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
-from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 
@@ -41,6 +40,7 @@ from mcpregistry.downstream.http_client.client import (
     make_status_error,
 )
 from mcpregistry.downstream.http_client.guard import check_url
+from mcpregistry.downstream.sdk_client import TransportStreams
 from mcpregistry.downstream.transports.eventstream import EventReader
 from mcpregistry.downstream.transports.messages import (
     REPAIR_WARNING,

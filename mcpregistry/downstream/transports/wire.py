@@ -23,7 +23,6 @@ from typing import Any, Protocol, Self
 
 import anyio
 import msgspec
-from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     JSONRPCMessage,
@@ -44,6 +43,7 @@ from mcpregistry.domain.errors import (
 from mcpregistry.domain.offer_kinds import CHANGED
 from mcpregistry.domain.text.display import number_of
 from mcpregistry.downstream.limits import make_too_large_error
+from mcpregistry.downstream.sdk_client import TransportStreams
 from mcpregistry.downstream.transports.inbox import (
     CANCELLED,
     MEANT_FOR_SESSION,

@@ -175,12 +175,8 @@ class McpApp:
         self.gateway.changes.close()
         self._connections.begin_stop()
         self._resumption.stop()
-        # Older hosts hold a GET stream for as long as their session lives; the SDK has no public
-        # way to them.
-        self._ending = [
-            asyncio.ensure_future(s.terminate())
-            for s in list(self._manager._server_instances.values())
-        ]
+        # Older hosts hold a GET stream for as long as their session lives.
+        self._ending = asyncio.ensure_future(self._manager.end_all())
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """One HTTP request, or one WebSocket."""

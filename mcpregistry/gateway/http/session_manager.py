@@ -4,9 +4,6 @@ any of them.
 What the SDK keeps for a session (streams, a task) is made anew from the row where a request of its
 host comes. A host's answer to a question, or its word that a request is cancelled, goes to the
 process that asked or serves.
-
-Of the SDK it uses what has no public name; the pinned version is held to it by the tests of the
-sessions.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -23,13 +21,8 @@ from anyio.abc import TaskStatus
 from django.db import Error
 from mcp.server.auth.middleware.bearer_auth import authorization_context
 from mcp.server.connection import Connection
-from mcp.server.runner import serve_connection
 from mcp.server.streamable_http import StreamableHTTPServerTransport
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager, _send_and_report_status
-from mcp.shared.dispatcher import coerce_request_id
-from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
-from mcp.shared.message import SessionMessage
-from mcp.types import ErrorData, InitializeRequestParams, RequestId, jsonrpc_message_adapter
+from mcp.types import InitializeRequestParams
 
 from mcpregistry.domain.errors import QueueFullError
 from mcpregistry.downstream.peers.messages import RelayedNotice, RelayedQuestion
@@ -42,6 +35,8 @@ from mcpregistry.gateway.http.session_cache import HostSessionCache, HostSession
 from mcpregistry.gateway.http.session_stream import SessionStream
 from mcpregistry.gateway.http.stream_notices import StreamNotices
 from mcpregistry.gateway.jsonrpc import explain_cut
+from mcpregistry.gateway.sdk.requests import get_session_id
+from mcpregistry.gateway.sdk.sessions import NumberedDispatcher, SdkSessions
 from mcpregistry.gateway.server import CALL_ID_KEY, OUTCOME_KEY, Context, Gateway
 from mcpregistry.services.host_sessions import CHANGED
 
@@ -52,23 +47,7 @@ SESSION_HEADER = b"mcp-session-id"
 RELAYED = "slipsnisse/relayed"
 
 
-class SessionDispatcher(JSONRPCDispatcher[Any]):
-    """Of one session. Its questions have ids that every process recognizes."""
-
-    session_id = ""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._next_id = question_ids.choose_first_number()
-
-    def _allocate_id(self) -> int:
-        return question_ids.make_question_id(self.session_id, super()._allocate_id())
-
-    async def _write_error(self, request_id: RequestId, error: ErrorData) -> None:
-        await super()._write_error(request_id, explain_cut(error))
-
-
-class SessionManager(StreamableHTTPSessionManager):
+class SessionManager(SdkSessions):
     """One per web process."""
 
     def __init__(
@@ -78,7 +57,7 @@ class SessionManager(StreamableHTTPSessionManager):
         self._gateway = gateway
         self._sessions = sessions
         self._resumption = resumption
-        self._dispatchers: dict[str, SessionDispatcher] = {}
+        self._dispatchers: dict[str, NumberedDispatcher] = {}
         self._ending: set[asyncio.Task[None]] = set()
         sessions.ended.append(self._discard_ended)
         sessions.deliver = self.deliver_message
@@ -99,10 +78,11 @@ class SessionManager(StreamableHTTPSessionManager):
         gateway.levels.keep = sessions.set_log_level
         gateway.subscriptions.keep = sessions.subscribe
 
-    async def _handle_stateful_request(self, scope: Any, receive: Any, send: Any) -> None:
+    async def serve_session_request(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve a request of a session, or one that may open a session."""
         session_id = _read_session_id(scope)
         if session_id is None:
-            await super()._handle_stateful_request(scope, receive, send)
+            await self.serve_by_sdk(scope, receive, send)
             return
         session = await self._sessions.find(session_id, scope[SCOPE_KEY])
         if session is not None and scope["method"] == "DELETE":
@@ -116,7 +96,7 @@ class SessionManager(StreamableHTTPSessionManager):
             await self._resume_session(session, scope)
         if session is None:
             scope, receive = await self._drop_stale_session(scope, receive)
-            await super()._handle_stateful_request(scope, receive, send)
+            await self.serve_by_sdk(scope, receive, send)
             return
         with self._sessions.keep_alive(session_id):
             if scope["method"] == "POST":
@@ -158,7 +138,7 @@ class SessionManager(StreamableHTTPSessionManager):
             "headers": [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]
         }
         with self._hold_stream(session):
-            await super()._handle_stateful_request(scope, receive, send)
+            await self.serve_by_sdk(scope, receive, send)
 
     @contextmanager
     def _hold_stream(self, session: HostSessionState) -> Iterator[None]:
@@ -191,17 +171,17 @@ class SessionManager(StreamableHTTPSessionManager):
         kept = _make_resumable_answer(session, body) if whole else None
         receive = replay_body(body, whole, receive)
         if kept is None or OUTCOME_KEY in scope:  # then a lane keeps the answer
-            await super()._handle_stateful_request(scope, receive, send)
+            await self.serve_by_sdk(scope, receive, send)
             return
         keeping = KeptSend(kept, send)
         try:
             scope = scope | {CALL_ID_KEY: kept.set_call_id}
-            await super()._handle_stateful_request(scope, _hide_disconnect(receive), keeping)
+            await self.serve_by_sdk(scope, _hide_disconnect(receive), keeping)
         finally:
             keeping.close()
 
     async def _record_session(self, ctx: Context, caller: Caller, result: Any) -> None:
-        session_id = ctx.session._connection.session_id
+        session_id = get_session_id(ctx)
         client = InitializeRequestParams.model_validate(ctx.params or {}, by_name=False)
         # a connection that lasts (``duplex_connections.py``) is its own session, and ends with it
         if session_id is None:
@@ -213,40 +193,26 @@ class SessionManager(StreamableHTTPSessionManager):
             self._opening[session_id] = True
 
     async def _resume_session(self, session: HostSessionState, scope: Any) -> None:
-        async with self._session_creation_lock:
-            if session.id in self._server_instances:
-                return
-            transport = StreamableHTTPServerTransport(
-                mcp_session_id=session.id,
-                event_store=self.event_store,
-                idle_timeout=self.session_idle_timeout,
-            )
-            owner = authorization_context(scope["user"])
-            assert owner is not None
-            tasks: Any = self._task_group  # while requests come, the manager runs
-            self._session_owners[session.id] = owner
-            self._server_instances[session.id] = transport
-            await tasks.start(self._serve, transport, session)
+        owner = authorization_context(scope["user"])
+        assert owner is not None
+        await self.adopt_session(session.id, owner, self._serve, session)
 
-    async def _serve_opening_request(
-        self, http_transport: StreamableHTTPServerTransport, scope: Any, receive: Any, send: Any
+    async def serve_opening_request(
+        self, transport: StreamableHTTPServerTransport, scope: Any, receive: Any, send: Any
     ) -> None:
         """As the SDK's, but with our way to serve. What no handshake has opened is forgotten again,
         also if its error came with status 200."""
-        session_id = http_transport.mcp_session_id or ""
+        session_id = transport.mcp_session_id or ""
         established = False
         self._opening[session_id] = False
         try:
-            tasks: Any = self._task_group
-            await tasks.start(self._serve, http_transport, None)
-            status = await _send_and_report_status(
-                http_transport.handle_request, scope, receive, send
-            )
+            await self.start_task(self._serve, transport, None)
+            status = await self.answer_opening(transport, scope, receive, send)
             established = status is not None and status < 400 and self._opening[session_id]
         finally:
             del self._opening[session_id]
             if not established:
-                await self._discard_session(session_id, http_transport)
+                await self.discard(session_id, transport)
 
     async def _serve(
         self,
@@ -258,10 +224,13 @@ class SessionManager(StreamableHTTPSessionManager):
         """Serve a session's messages until it ends, or idles here."""
         session_id = transport.mcp_session_id or ""
         async with transport.connect() as (incoming, outgoing):
-            dispatcher = SessionDispatcher(
-                incoming, outgoing, inline_methods=frozenset({"initialize"})
+            dispatcher = NumberedDispatcher(
+                incoming,
+                outgoing,
+                make_id=partial(question_ids.make_question_id, session_id),
+                first=question_ids.choose_first_number(),
+                explain_error=explain_cut,
             )
-            dispatcher.session_id = session_id
             self._dispatchers[session_id] = dispatcher
             connection = Connection.for_loop(dispatcher, session_id=session_id)
             self._connections[session_id] = connection
@@ -270,18 +239,13 @@ class SessionManager(StreamableHTTPSessionManager):
             task_status.started()
             try:
                 with transport.idle_scope or anyio.CancelScope():
-                    await serve_connection(
-                        self.app,
-                        dispatcher,
-                        connection=connection,
-                        lifespan_state=self._lifespan_state,
-                    )
+                    await self.serve_messages(dispatcher, connection)
             except Exception:
                 log.exception("session.crashed")
             finally:
                 self._dispatchers.pop(session_id, None)
                 self._connections.pop(session_id, None)
-                await self._discard_session(session_id, transport)
+                await self.discard(session_id, transport)
 
     def _restore_state(self, connection: Connection, session: HostSessionState) -> None:
         connection.client_params = session.client
@@ -303,9 +267,9 @@ class SessionManager(StreamableHTTPSessionManager):
         named = find_cancelled_request(message) if "method" in message else message.get("id")
         if dispatcher is None or not isinstance(named, int | str):
             return False
-        return coerce_request_id(named) in (
-            dispatcher._in_flight if "method" in message else dispatcher._pending
-        )
+        if "method" in message:
+            return dispatcher.is_serving_request(named)
+        return dispatcher.is_awaiting_answer(named)
 
     async def deliver_message(self, session_id: str, message: dict[str, Any]) -> bool:
         """Another process was sent this. True if it was for this process alone, and has been
@@ -326,16 +290,9 @@ class SessionManager(StreamableHTTPSessionManager):
         ):
             give_up()
             return True
-        transport = self._server_instances.get(session_id)
-        if (
-            not self._is_awaited(session_id, message)
-            or transport is None
-            or transport._read_stream_writer is None
-        ):
-            return False
-        told = jsonrpc_message_adapter.validate_python(message, by_name=False)
-        await transport._read_stream_writer.send(SessionMessage(told))
-        return True
+        return self._is_awaited(session_id, message) and await self.inject_message(
+            session_id, message
+        )
 
     async def _relay(self, session_id: str, method: str, params: dict[str, Any]) -> None:
         """Send a notification on the session's own stream, which may be in another process."""
@@ -391,8 +348,8 @@ class SessionManager(StreamableHTTPSessionManager):
 
     def _discard_ended(self, session_id: str) -> None:
         """In whichever process: nothing of it stays here."""
-        if transport := self._server_instances.get(session_id):
-            task = asyncio.ensure_future(self._discard_session(session_id, transport))
+        if transport := self.get_transport(session_id):
+            task = asyncio.ensure_future(self.discard(session_id, transport))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 

@@ -1,4 +1,4 @@
-"""The SDK's client as a connection uses it."""
+"""The SDK's client, and whatever downstream needs that the SDK has no public name for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
+from mcp.client._transport import TransportStreams
 from mcp.client.client import Client
 from mcp.client.session import ClientSession
 from mcp_types import (
@@ -20,6 +21,8 @@ from mcpregistry.domain.calls.forwarding import APPS
 from mcpregistry.domain.version import VERSION
 
 CLIENT_NAME = "slipsnisse"
+
+__all__ = ["CLIENT_NAME", "TransportStreams", "WithoutRootChanges", "build_request_meta"]
 
 
 class WithoutRootChanges(Client):

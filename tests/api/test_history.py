@@ -280,7 +280,7 @@ def test_a_launch_that_is_put_back_waits_for_its_confirmation(server: Server):
     ("words", "options", "why"),
     [
         (["users/root"], {}, 'The site keeps no versions of "users"'),
-        ([], {"restore": 1}, "the kind is missing"),
+        ([], {"restore": 1}, "The kind of record is missing"),
         (["rules/x"], {}, 'There is no record named "x" in rules'),
         (["rules"], {"show": 0}, "No version with the number 0"),
         (["rules"], {"as_of": "2026-01-01T00:00"}, "applies to the whole site"),

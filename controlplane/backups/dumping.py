@@ -214,7 +214,7 @@ def compare(said: Mapping[str, Any], found: TableTally) -> None:
     of."""
     if (said["rows"], said["digest"]) != (found.rows, found.digest):
         raise ConfigInvalid(
-            f"The rows of {said['end']} cannot be read back as they were written ({said['rows']:,} rows written, {found.rows:,} read).",
+            f"The check of the backup failed: the rows of {said['end']} differ from those that were written ({said['rows']:,} rows written, {found.rows:,} read).",
             remedy="Nothing was saved. Try again. If this happens again, the disk or the memory is faulty.",
         )
 

@@ -44,7 +44,7 @@ def load(stream: IO[bytes], passphrase: str, say: Say, *, accept_older_log: bool
         lost = newest_seal.describe_acceptable_loss()
         if lost and not accept_older_log:
             raise Conflict(
-                f"The audit log in the backup does not match the newest one that this machine knows. {lost}",
+                f"The audit log in the backup does not match the newest audit log that this machine knows. {lost}",
                 remedy="To restore it anyway, and record this in the log, run the command again with --accept-older-log.",
             )
     # to this release; and with it triggers and roles
@@ -146,7 +146,7 @@ def _take_keys(ring: keys.Ring, say: Say) -> None:
         if other:
             raise Conflict(
                 f'The secrets in the backup are encrypted with the key "{other[0]}", which SLIPSNISSE_KEYS does not contain.',
-                remedy="Unset SLIPSNISSE_KEYS to use the keys of the backup, or add that key to it.",
+                remedy="Unset SLIPSNISSE_KEYS to use the keys of the backup, or add that key to SLIPSNISSE_KEYS.",
             )
     kept = keys.replace(settings.VAR_DIR, ring)
     if kept:

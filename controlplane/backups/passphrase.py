@@ -90,7 +90,7 @@ def derive_keys(passphrase: str, cost: Mapping[str, Any] | Cost) -> PassphraseKe
         )
     except (TypeError, ValueError) as error:
         raise ConfigInvalid(
-            "The file is damaged: values are missing or not valid that are needed to calculate the key from the passphrase.",
+            "The file is damaged: values that the passphrase check needs are missing or not valid.",
             remedy="Use another copy of the file.",
         ) from error
     return PassphraseKeys(sealing=key[:32], signing=key[32:])
@@ -116,7 +116,7 @@ def _prompt_passphrase(of: str, *, new: bool) -> str:
     if not sys.stdin.isatty():
         raise ConfigInvalid(
             "A passphrase is required.",
-            remedy=f"Set {VARIABLE}, or set {VARIABLE}_FILE to the path of a file with it.",
+            remedy=f"Set {VARIABLE}, or set {VARIABLE}_FILE to the path of a file that contains the passphrase.",
         )
     given = getpass.getpass(f"Passphrase of the {of}: ")
     if new and getpass.getpass("Repeat the passphrase: ") != given:

@@ -272,7 +272,7 @@ class Engine:
             raise QueueFullError("The site is shutting down.", remedy=error_texts.TRY_AGAIN_SOON)
         if self.feed.state is FeedState.BLIND:
             raise QueueFullError(
-                "No calls are made now: the database is unavailable, so the configuration may be out of date.",
+                "The site makes no calls now: the database is unavailable, so the configuration may be out of date.",
                 remedy=error_texts.TRY_AGAIN,
             )
 

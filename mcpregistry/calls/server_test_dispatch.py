@@ -125,6 +125,6 @@ class _NoApprovals:
     async def hold(self, call: Call) -> NoReturn:
         """Refuse to wait for people."""
         raise Denied(
-            "Tests cannot ask for an approval, and this call needs one.",
+            "This call needs an approval, and a test cannot ask for an approval.",
             remedy="Call the tool as an agent.",
         )

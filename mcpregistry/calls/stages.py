@@ -153,5 +153,5 @@ def refuse_denied(decision: Decision) -> None:
     if decision.outcome is RuleOutcome.DENY:
         raise Denied(
             f"A rule denies this call: {decision.reason}.",
-            remedy="Do not repeat it. Ask the operator.",
+            remedy="Do not repeat the call. Ask the operator.",
         )

@@ -58,7 +58,7 @@ async def fetch_digest(image: Image, networks: tuple[str, ...]) -> str:
     except OutboundRefused as error:
         remedy = "If you trust it, add its network to the allowed networks of the MCP registry that lists the image."
         raise OutboundRefused(
-            f"The container registry is not contacted: {error.message}", remedy=remedy
+            f"The site did not contact the container registry: {error.message}", remedy=remedy
         ) from error
     except TimeoutError as error:
         raise TimedOut(

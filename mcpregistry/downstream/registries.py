@@ -125,6 +125,6 @@ def _parse_page(body: bytes) -> RegistryPage:
         )
     if cursor and not entries:
         raise ProtocolError(
-            "The registry returned an empty page that is not the last one.", remedy=_REMEDY
+            "The registry returned an empty page, but announced another page.", remedy=_REMEDY
         )
     return RegistryPage(entries, cursor)

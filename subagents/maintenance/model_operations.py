@@ -207,7 +207,7 @@ async def _keep_alive(call: Call, work: Awaitable[dict[str, Any]]) -> dict[str, 
         while not (await asyncio.wait({task}, timeout=_ALIVE_EVERY))[0]:
             if not await db_call(long_calls.renew_call_lease, call_id=call.id, fence=call.fence):
                 raise DownstreamError(
-                    "The outcome is unknown: the process did not report in time, so the call was ended. It may have taken "
+                    "The outcome is unknown: the process did not report in time, so the call was ended. The call may have taken "
                     "effect.",
                     remedy="Check what the call has done before you repeat it.",
                     sent=True,
@@ -259,7 +259,7 @@ def _claim_step(run: str, name: str) -> MaintenanceRequest:
     if name == "open" and not request.notes["starts"]:
         raise Conflict(
             "The server must first be started once without network access.",
-            remedy="Start it without network access, then with it.",
+            remedy="Start it without network access. Then start it with network access.",
         )
     MaintenanceRequest.objects.filter(pk=request.pk).update(message=step.says)
     queue.tell(

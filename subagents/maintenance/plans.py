@@ -364,7 +364,7 @@ PLANS: Mapping[Kind, tuple[PlanStep, ...]] = {
 def _with(server: Server, fields: Mapping[str, Any]) -> Server:
     if odd := sorted(set(fields) - set(FIELDS)):
         raise ConfigInvalid(
-            f"These fields cannot be proposed: {', '.join(odd)}.",
+            f"A proposal cannot change these fields: {', '.join(odd)}.",
             remedy=f"Use only {', '.join(FIELDS)}.",
         )
     for name, value in fields.items():

@@ -292,7 +292,7 @@ class ExpertDispatcher:
 async def _keep(call: Call) -> None:
     if not await db_call(long_calls.renew_call_lease, call_id=call.id, fence=call.fence):
         raise DownstreamError(
-            "This process did not report for too long, so the call was ended. Its run may have continued.",
+            "This process did not report for too long, so the call was ended. The run of this call may have continued.",
             remedy="Check what the run has done before you repeat the call.",
             sent=True,
         )

@@ -192,7 +192,9 @@ def _check_awaited(expert: ExpertTool) -> None:
     ):
         raise ConfigInvalid(
             "The awaited tools must be a list of names.",
-            remedy=error_texts.advise_form("a list of names as server::tool", '["git::git_log"]'),
+            remedy=error_texts.advise_form(
+                "a list of names in the form server::tool", '["git::git_log"]'
+            ),
         )
 
 
@@ -202,7 +204,7 @@ def _check_maintains(expert: ExpertTool) -> None:
     known = [str(kind) for kind in MODELLED]
     if not isinstance(expert.maintains, list) or not set(expert.maintains) <= {*known}:
         raise ConfigInvalid(
-            "Expert tools cannot work on some of these types of requests.",
+            "The list contains a type of maintenance request that expert tools cannot work on.",
             remedy=f"Choose from {', '.join(known)}.",
         )
     if expert.maintains:
@@ -342,14 +344,14 @@ def _refuse_chain(expert: ExpertTool, users: Iterable[Agent]) -> None:
     if leads_back(expert.name, callers):
         raise ConfigInvalid(
             f'The expert tool "{expert.name}" would call itself through other expert tools.',
-            remedy="Remove the agent of an expert tool from the agents that can call it.",
+            remedy="Remove the agents of other expert tools from the agents that can call this expert tool.",
         )
     chain = longest_through(expert.name, callers)
     if len(chain) > MAX_DEPTH:
         raise ConfigInvalid(
             f"A chain of expert tools can have at most {MAX_DEPTH} levels, but this chain has {len(chain)}: "
             f"{' > '.join(chain)}.",
-            remedy="Shorten the chain: open one of these expert tools, and remove the agent of the expert tool that calls it from its callers.",
+            remedy="Shorten the chain. Open one of these expert tools. From the agents that can call it, remove the agent of another expert tool in the chain.",
         )
 
 

@@ -307,7 +307,7 @@ def settle(
     run = _lock_run(call.run_id)
     if run.finished_at is not None:
         raise Conflict(
-            error_texts.say_wrong_state("settle a call of", "run", "finished"),
+            error_texts.say_wrong_state("decide on a call of", "run", "finished"),
             remedy="Start a new run.",
         )
     if as_what not in _SETTLED:

@@ -280,13 +280,13 @@ def test_a_launch_that_is_put_back_waits_for_its_confirmation(server: Server):
     ("words", "options", "why"),
     [
         (["users/root"], {}, 'The site keeps no versions of "users"'),
-        ([], {"restore": 1}, "the kind is missing"),
+        ([], {"restore": 1}, "The kind of record is missing"),
         (["rules/x"], {}, 'There is no record named "x" in rules'),
         (["rules"], {"show": 0}, "No version with the number 0"),
         (["rules"], {"as_of": "2026-01-01T00:00"}, "applies to the whole site"),
         ([], {"as_of": "noon"}, "is not a valid time"),
         ([], {"as_of": "2026-13-01T00:00"}, "is not a valid time"),
-        ([], {"apply": True}, "--apply has nothing to apply"),
+        ([], {"apply": True}, "--apply requires --restore"),
     ],
 )
 def test_the_command_refuses_with_what_to_do(words: list[str], options: dict[str, Any], why: str):

@@ -257,7 +257,7 @@ async def test_an_eager_server_comes_back_by_itself(bench: Make, tmp_path: Path)
 
 async def test_a_manual_server_is_not_started_by_a_call(bench: Make):
     here = bench(stdio_target("echo", connect="manual"))
-    with pytest.raises(ConnectionFailed, match="connected manually") as caught:
+    with pytest.raises(ConnectionFailed, match="when a user connects it") as caught:
         await here.call("echo")
     assert not caught.value.sent
     await here.pool.connect(1)

@@ -380,7 +380,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "an expert that calls itself": (
         config(tool(users=["expert.t"])),
         "/tools/0",
-        "Remove the agent of an expert tool",
+        "Remove the agents of other expert tools",
     ),
     "a circle of three": (
         config(
@@ -389,7 +389,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
             tool(name="c", users=["expert.b"]),
         ),
         "/tools/2",
-        "Remove the agent of an expert tool",
+        "Remove the agents of other expert tools",
     ),
     "a chain of four": (config(*CHAIN), "/tools/3", "Shorten the chain"),
     "no steps at all": (config(tool(max_steps=0)), "/tools/0/max_steps", "Correct the value"),

@@ -86,7 +86,8 @@ class Command(BaseCommand):
         number = options["restore"] if options["show"] is None else options["show"]
         if options["apply"] and options["restore"] is None and not options["as_of"]:
             raise ConfigInvalid(
-                "--apply has nothing to apply.", remedy="Add --restore NUMBER or --as-of TIME."
+                "--apply requires --restore or --as-of.",
+                remedy="Add --restore NUMBER or --as-of TIME.",
             )
         section, _, name = options["record"].partition("/")
         if options["as_of"]:
@@ -99,7 +100,7 @@ class Command(BaseCommand):
         elif number is not None:
             if not section:
                 raise ConfigInvalid(
-                    "Versions are numbered for each kind, and the kind is missing.",
+                    "The kind of record is missing. Each kind has its own version numbers.",
                     remedy="Add the kind or the record to the command, for example servers or servers/git.",
                 )
             self._print_version(version_lists.kind_named(section), name, number, options)

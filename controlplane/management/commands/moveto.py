@@ -50,7 +50,7 @@ class Command(BaseCommand):
                 "Nothing was moved. The reason is shown above. The current database was not changed."
             )
         self.stdout.write(
-            "Moved. Set DATABASE_URL to the new database, then start the site. The old database was not changed."
+            "The database was moved. Set DATABASE_URL to the new database, then start the site. The old database was not changed."
         )
 
     def _refuse_while_it_runs(self) -> None:

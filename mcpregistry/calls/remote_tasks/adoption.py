@@ -87,7 +87,7 @@ def check_result_kind(result: Mapping[str, Any], forwarding: Forwarding) -> None
     if missing or not forwarding.capabilities.keys() & set(QUESTIONS.values()):
         raise InputNeeded(
             f"The server requires input ({', '.join(missing) or 'in several rounds'}) that this host cannot provide.",
-            remedy="Make the call from a host that can ask its user, and under a rule that does not require an approval.",
+            remedy="Use a host that can ask its user. The rule for the call must not require an approval.",
         )
 
 

@@ -104,7 +104,7 @@ class Spelling:
         token = connection.token or self.variable.format(BEARER_VARIABLE)
         if not token:
             raise ConfigInvalid(
-                "The configuration file of this host cannot refer to a variable for the token.",
+                "This host cannot read the token from an environment variable.",
                 remedy="Write the token itself into the file.",
             )
         return {"headers": {"Authorization": f"Bearer {token}"}}

@@ -166,7 +166,7 @@ def _read_program(words: list[str]) -> tuple[str, tuple[str, ...]]:
     if first.startswith(f"{FOLDER}/"):
         return "", tuple(words)
     raise LockRefused(
-        f"The bundle starts '{clean_text(first, 100)}', which is not in the bundle and is not node or python.",
+        f"The bundle starts '{clean_text(first, 100)}'. It can start only node, python or a program in the bundle.",
         remedy=_TELL,
     )
 

@@ -14,7 +14,7 @@ from mcpregistry.domain.installs.names import Ecosystem, check_name
 
 _ELSEWHERE = (
     "This site installs only packages from the registry, by their hash. "
-    "Ask the developers for a version that needs no other source."
+    "Ask the developers for a version that needs only such packages."
 )
 _RESOLVE_AGAIN = "Request the installation again, which resolves the package again."
 _INTEGRITY = re.compile(r"sha(?:256|384|512)-[A-Za-z0-9+/]+={0,2}")  # SHA-1 alone names no file
@@ -83,19 +83,19 @@ def _read_locked_package(path: str, entry: dict[str, Any]) -> Locked:
         )
     if not isinstance(version, str) or not isinstance(integrity, str):
         raise LockRefused(
-            f"The registry does not provide a hash for the verification of {name}.",
+            f"The registry does not provide a hash of {name}, so the download cannot be verified.",
             remedy=_ELSEWHERE,
         )
     hashes = tuple(word for word in integrity.split() if _INTEGRITY.fullmatch(word))
     if not hashes:
         raise LockRefused(
-            f"The registry does not provide a hash for the verification of {name}.",
+            f"The registry does not provide a hash of {name}, so the download cannot be verified.",
             remedy=_ELSEWHERE,
         )
     if entry.get("hasInstallScript"):
         raise LockRefused(
             f"{name} {version} needs to run a script during installation (for example postinstall).",
-            remedy="This site runs no such scripts. Choose a version or a server without one.",
+            remedy="This site does not run such scripts. Choose a version or a server that does not need a script.",
         )
     check_name(Ecosystem.NPM, str(entry.get("name", name)))  # an alias has its real name here
     return Locked(

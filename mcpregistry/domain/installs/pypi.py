@@ -12,7 +12,7 @@ _PINNED = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)")
 _HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
 _ELSEWHERE = (
     "This site installs only packages from the index, by their hash. "
-    "Ask the developers for a version that needs no other source."
+    "Ask the developers for a version that needs only such packages."
 )
 
 
@@ -56,7 +56,8 @@ def _read_locked_line(line: str) -> Locked:
     unknown = [word for word in rest if word.startswith("-") and not _HASH.fullmatch(word)]
     if unknown or not hashes:
         raise LockRefused(
-            f"The index does not provide a hash for the verification of {name}.", remedy=_ELSEWHERE
+            f"The index does not provide a hash of {name}, so the download cannot be verified.",
+            remedy=_ELSEWHERE,
         )
     return Locked(check_name(Ecosystem.PYPI, name), check_version(Ecosystem.PYPI, version), hashes)
 

@@ -118,7 +118,7 @@ def _encode_for_address(asked: InstallInput, value: str, *, in_host: bool) -> st
     if value in (".", ".."):
         raise ConfigInvalid(
             f"The value of {asked.key} would change the path of the address.",
-            remedy="Enter a name.",
+            remedy="Enter a value other than . and .. here.",
         )
     return value if is_reference(value) else quote(value, safe="")
 

@@ -137,7 +137,7 @@ def _refuse_long_work(compiled: _Compiled, arguments: Mapping[str, Any]) -> None
         level = [part for parts in inner for part in parts]
     if compiled.visits[min(depth, len(compiled.visits)) - 1] * places > _MAX_VISITS:
         raise ArgumentsInvalid(
-            "The arguments are too many or too deeply nested to be checked in time against this tool's schema.",
+            "The arguments cannot be checked in time against this tool's schema. They are too many, or nested too deeply.",
             remedy="Send fewer arguments, or ask an operator of this site.",
         )
 

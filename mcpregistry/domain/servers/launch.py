@@ -142,8 +142,8 @@ def check_same_address(url: str, confirmed: str) -> None:
         or not same_query
     ):
         raise ConfigInvalid(
-            "A credential changes the target of the address.",
-            remedy="Use a credential only for one path segment or one query value, without / ? # and &.",
+            "A credential in the address changes more than one path segment or one query value.",
+            remedy="Do not use a credential in other parts of the address. The credential must not contain / ? # or &.",
         )
 
 
@@ -156,7 +156,7 @@ def check_same_words(words: list[str], confirmed: list[str]) -> None:
     options = [word.startswith("-") for word in words]
     if words[0] != confirmed[0] or options != [word.startswith("-") for word in confirmed]:
         raise ConfigInvalid(
-            "A credential changes the program or adds an option.",
+            "A credential in the command changes the program or adds an option.",
             remedy="Write the program and the options in the command itself.",
         )
 

@@ -113,7 +113,7 @@ async def _download(
 def _check_address(address: str, networks: tuple[str, ...]) -> None:
     if not check_url(address, ("http", "https")).startswith("https://") and not networks:
         raise ConfigInvalid(
-            "The bundle has an http address, so it could be changed on the way.",
+            "The bundle has an http address, so the file could be changed during the download.",
             remedy="Use an https address.",
         )
 

@@ -283,6 +283,6 @@ def _make_other_way_error(version: str, *, is_open: bool) -> InputNeeded:
     if is_open:
         remedy = "Check whether this call had an effect, then call again: in the next call, the tool can ask."
     return InputNeeded(
-        f"The tool has a question for the host that it can ask only in the {version} version of the protocol.",
+        f"The tool has a question for the host. It can ask the question only in the {version} version of the protocol.",
         remedy=remedy,
     )

@@ -128,7 +128,7 @@ class ServerSlot:
             return connection
         if not by_hand and self._manual:
             raise ConnectionFailed(
-                "The server is set to be connected manually.",
+                "The server is only connected when a user connects it.",
                 remedy="Press “Connect server” on the page of the server.",
             )
         if connection is not None and connection.ended:

@@ -108,7 +108,7 @@ class SseChannel(Wire):
             endpoint = urljoin(url, event.data.decode(errors="replace"))
             if get_origin(endpoint) != get_origin(url):
                 raise OutboundRefused(
-                    "The server's address for messages has another origin than its URL.",
+                    "The server's address for messages differs from its URL in scheme, host or port.",
                     remedy="Correct the public address in the server's own settings.",
                 )
             self._endpoint.set_result(endpoint)

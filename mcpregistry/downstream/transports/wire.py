@@ -135,7 +135,7 @@ class EndedUnreadError(ConnectionFailed):
 def make_closed_error() -> ChannelClosedError:
     """The error for what waits for a connection that this side closes."""
     return ChannelClosedError(
-        "The connection was closed.", remedy="The next call opens a new one.", sent=True
+        "The connection was closed.", remedy="The next call opens a new connection.", sent=True
     )
 
 

@@ -105,7 +105,7 @@ class DuplexConnection:
         waiting = self._backlog.messages
         raise QueueFullError(
             f"This host does not read its stream: {waiting} messages are waiting.",
-            remedy="Read the messages, then send this one again.",
+            remedy="Read the waiting messages, then send this message again.",
         )
 
     def _end_flooded(self) -> None:

@@ -181,7 +181,7 @@ def check_place(place: int) -> None:
     the sweep releases it."""
     if not HeadendRequest.objects.filter(pk=place, released_at=None).exists():
         raise PlaceTaken(
-            "A later attempt of the same request has taken its place in the queue.",
+            "A later attempt of the same request has replaced this attempt in the queue.",
             remedy="Wait for the answer to that attempt.",
         )
 

@@ -283,7 +283,7 @@ async def test_a_run_that_works_on_no_request_reaches_none_and_each_kind_has_one
     assert (await db_call(MaintenanceRequest.objects.get)).notes == {}
     for wrong, says in (
         ([Kind.TEST], "works on test_server already"),
-        (["modify_server"], "Expert tools cannot work on some"),
+        (["modify_server"], "that expert tools cannot work on"),
     ):
         with pytest.raises(ConfigInvalid, match=says):
             await db_call(

@@ -405,8 +405,8 @@ async def test_a_new_server_is_only_proposed_and_applied_by_a_person_as_a_draft(
     ("fields", "reason"),
     [
         ({"command": []}, "command"),
-        ({"env": {"KEY": "secret"}}, "cannot be proposed: env"),
-        ({"lifecycle": "active"}, "cannot be proposed: lifecycle"),
+        ({"env": {"KEY": "secret"}}, "cannot change these fields: env"),
+        ({"lifecycle": "active"}, "cannot change these fields: lifecycle"),
         ({"connect_timeout": -1}, "connect"),
     ],
 )

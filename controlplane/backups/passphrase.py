@@ -90,7 +90,7 @@ def derive_keys(passphrase: str, cost: Mapping[str, Any] | Cost) -> PassphraseKe
         )
     except (TypeError, ValueError) as error:
         raise ConfigInvalid(
-            "The file is damaged: values that the passphrase check needs are missing or not valid.",
+            "The file is damaged: the parameters of its key are missing or not valid.",
             remedy="Use another copy of the file.",
         ) from error
     return PassphraseKeys(sealing=key[:32], signing=key[32:])

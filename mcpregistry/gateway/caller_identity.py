@@ -13,7 +13,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcpregistry.domain.errors import ArgumentsInvalid
 from mcpregistry.domain.servers.sessions import STDIO, name_implicit_session, name_mcp_session
-from mcpregistry.gateway.sdk.requests import get_session_id
+from mcpregistry.gateway.sdk.requests import get_connection
 
 SCOPE_KEY = "slipsnisse.caller"
 LASTING_KEY = "slipsnisse.lasting"  # the id of a connection that lasts
@@ -85,7 +85,7 @@ def find_mcp_session(ctx: ServerRequestContext[Any, Any]) -> str | None:
     if ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
         return None
     lasting: str | None = ctx.request.scope.get(LASTING_KEY) if ctx.request is not None else None
-    return lasting or get_session_id(ctx)
+    return lasting or get_connection(ctx).session_id
 
 
 def name_session(

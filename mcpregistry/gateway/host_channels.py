@@ -23,6 +23,7 @@ from mcpregistry.calls.call import CallHost
 from mcpregistry.domain.calls.forwarding import HostUnansweredError
 from mcpregistry.gateway.host_log_lines import HostLogLevels, HostLogLines
 from mcpregistry.gateway.live_calls import NO_ANSWER
+from mcpregistry.gateway.sdk.requests import get_connection
 
 log = structlog.get_logger(__name__)
 
@@ -142,7 +143,7 @@ class HostChannels:
         # test.
         return replace(
             host,
-            forwarding=replace(host.forwarding, channel=self.get_channel(ctx.session._connection)),
+            forwarding=replace(host.forwarding, channel=self.get_channel(get_connection(ctx))),
         )
 
     def get_channel(self, connection: Connection) -> OlderHostChannel:

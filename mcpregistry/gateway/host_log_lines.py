@@ -18,6 +18,7 @@ from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from mcpregistry.domain.calls.loglines import LEVELS, USUAL, is_level_requested
+from mcpregistry.gateway.sdk.requests import get_connection
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +40,7 @@ class HostLogLevels:
         """The handler of ``logging/setLevel``."""
         # The SDK offers no public way to the connection; the pinned version is held to this by a
         # test.
-        connection = ctx.session._connection
+        connection = get_connection(ctx)
         if connection.session_id is not None and self.keep is not None:
             await self.keep(connection.session_id, params.level)
         self.remember(connection, params.level)
@@ -57,7 +58,7 @@ class HostLogLevels:
     def find_wanted_level(self, ctx: Context) -> str:
         """The lowest level that this request's host wants to hear; empty: none."""
         if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
-            return self.get_level(ctx.session._connection)
+            return self.get_level(get_connection(ctx))
         asked = (ctx.meta or {}).get(LOG_LEVEL_META_KEY)
         return asked if asked in LEVELS else ""
 

@@ -67,6 +67,7 @@ from mcpregistry.gateway.host_questions import (
 from mcpregistry.gateway.list_notifications import ListChanges
 from mcpregistry.gateway.live_calls import LiveCalls
 from mcpregistry.gateway.progress import pass_progress
+from mcpregistry.gateway.sdk.requests import get_connection
 from mcpregistry.gateway.subscriptions import JoinedBus, Subscriptions, make_subscriber
 from mcpregistry.gateway.tasks.task_handlers import Tasks, find_task_id
 from mcpregistry.gateway.tasks.task_streams import TaskStreams
@@ -427,9 +428,7 @@ class Gateway:
         return await self.subscriptions.unsubscribe(ctx, str(params.uri))
 
     async def _note_initialized(self, ctx: Context, params: t.NotificationParams | None) -> None:
-        # The SDK offers no public way to the connection; the pinned version is held to this by a
-        # test.
-        self.changes.remember(self._find_caller(ctx), ctx.session._connection)
+        self.changes.remember(self._find_caller(ctx), get_connection(ctx))
 
     async def _handle_roots_changed(
         self, ctx: Context, params: t.NotificationParams | None

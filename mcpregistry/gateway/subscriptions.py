@@ -40,6 +40,7 @@ from mcpregistry.downstream.pool.resource_subscriptions import Opener
 from mcpregistry.gateway.caller_identity import Caller, find_mcp_session, name_session
 from mcpregistry.gateway.host_channels import HostChannels
 from mcpregistry.gateway.host_questions import build_declared_host
+from mcpregistry.gateway.sdk.requests import get_connection
 
 log = structlog.get_logger(__name__)
 
@@ -129,7 +130,7 @@ class Subscriptions:
         """``resources/subscribe``. Raises MCPError for what cannot be read, or not be subscribed
         to."""
         await self._engine.pipeline.rates.take(catalogue.agent)
-        connection = ctx.session._connection  # as in ``Gateway._note_initialized``
+        connection = get_connection(ctx)  # as in ``Gateway._note_initialized``
         session = self._sessions.get(connection)
         if connection.session_id is not None and self.keep is not None and session is None:
             # The session's stream is elsewhere, if anywhere: here the server is only asked whether
@@ -173,10 +174,10 @@ class Subscriptions:
 
     async def unsubscribe(self, ctx: Context, uri: str) -> t.EmptyResult:
         """``resources/unsubscribe``; of what was not subscribed to as well."""
-        session_id = ctx.session._connection.session_id
+        session_id = get_connection(ctx).session_id
         if session_id is not None and self.keep is not None:
             await self.keep(session_id, uri, False)
-        session = self._sessions.get(ctx.session._connection)
+        session = self._sessions.get(get_connection(ctx))
         if session is not None and (end := session.ends.pop(uri, None)):
             end()
             session.due.discard(uri)

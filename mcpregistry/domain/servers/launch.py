@@ -142,8 +142,8 @@ def check_same_address(url: str, confirmed: str) -> None:
         or not same_query
     ):
         raise ConfigInvalid(
-            "A credential in the address changes more than one path segment or one query value.",
-            remedy="Do not use a credential in other parts of the address. The credential must not contain / ? # or &.",
+            "A credential would change where the address leads.",
+            remedy="Use a credential only as one path segment or one query value, without / ? # and &.",
         )
 
 

@@ -35,7 +35,7 @@ from mcpregistry.gateway.http.session_cache import HostSessionCache, HostSession
 from mcpregistry.gateway.http.session_stream import SessionStream
 from mcpregistry.gateway.http.stream_notices import StreamNotices
 from mcpregistry.gateway.jsonrpc import explain_cut
-from mcpregistry.gateway.sdk.requests import get_session_id
+from mcpregistry.gateway.sdk.requests import get_connection
 from mcpregistry.gateway.sdk.sessions import NumberedDispatcher, SdkSessions
 from mcpregistry.gateway.server import CALL_ID_KEY, OUTCOME_KEY, Context, Gateway
 from mcpregistry.services.host_sessions import CHANGED
@@ -181,7 +181,7 @@ class SessionManager(SdkSessions):
             keeping.close()
 
     async def _record_session(self, ctx: Context, caller: Caller, result: Any) -> None:
-        session_id = get_session_id(ctx)
+        session_id = get_connection(ctx).session_id
         client = InitializeRequestParams.model_validate(ctx.params or {}, by_name=False)
         # a connection that lasts (``duplex_connections.py``) is its own session, and ends with it
         if session_id is None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 
 
-def get_session_id(ctx: ServerRequestContext[Any, Any]) -> str | None:
-    """The id of the session over Streamable HTTP; None on other transports, and without a
-    session."""
-    found: str | None = ctx.session._connection.session_id
-    return found
+def get_connection(ctx: ServerRequestContext[Any, Any]) -> Connection:
+    """The connection of the host. Its ``session_id`` is the session over Streamable HTTP; None on
+    other transports, and without a session."""
+    return ctx.session._connection
 
 
 def get_request_channel(ctx: ServerRequestContext[Any, Any]) -> Any:

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -146,3 +146,14 @@ def test_the_doctor_names_the_setting_of_a_missing_audit_key(rotated):
     rotated.SLIPSNISSE_AUDIT_KEYS = kept
     [finding] = doctor._check_audit_keys()
     assert finding.remedy == "Add the key 'a1' to SLIPSNISSE_AUDIT_KEYS again."
+
+
+def test_verification_names_a_missing_key_once(rotated):
+    kept = dict(rotated.SLIPSNISSE_AUDIT_KEYS)
+    rotated.SLIPSNISSE_AUDIT_KEYS = {"a1": OLD} | kept
+    for number in range(3):
+        audit.record_entry(kind="test", actor=ACTOR, subject=f"test {number}")
+    seals.seal_new_entries(timezone.now())
+    rotated.SLIPSNISSE_AUDIT_KEYS = kept
+    with pytest.raises(CommandError, match=r"does not have \(a1\)"):
+        call_command("audit", "verify")

@@ -24,6 +24,7 @@ from mcpregistry.services.records import (
     archiving,
     chains,
     newest_seal,
+    seals,
     sinks,
     verification,
 )
@@ -149,6 +150,12 @@ class Command(BaseCommand):
         )
 
     def _verify(self, against: str | None, places: list[str], full: bool) -> None:
+        if missing := seals.list_missing_keys():
+            # else every entry that was signed with one of them would be a problem of its own
+            raise CommandError(
+                f"The audit log cannot be verified: parts of it are signed with keys that this site does not have ({', '.join(missing)}). "
+                "Run `manage.py doctor`. It names the setting to which each key must be added."
+            )
         known = archives.load_archives()
         read = (
             list(islice(archive_files.verify_archive_files(places, known), _SHOWN))
@@ -228,7 +235,11 @@ def _compare_with_log(path: str | None, known: archives.Archives) -> Iterator[st
                 if sinks.is_seal(first)
                 else chains.find_missing_from_log(file, known)
             )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
         raise CommandError(
-            f"{path} is neither an export of an audit log nor a file of checkpoints: {error}. Choose another file."
+            f"Cannot read {path}: {error.strerror}. Choose a file that this user can read."
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CommandError(
+            f"{path} is neither an export of an audit log nor a file of checkpoints. Choose another file."
         ) from error

@@ -4,6 +4,7 @@ works."""
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
@@ -11,7 +12,7 @@ from django.db import OperationalError
 from django.template.loader import render_to_string
 from django.utils import timezone
 
-from mcpregistry.domain.errors import AuthFailed, Conflict, TimedOut
+from mcpregistry.domain.errors import AuthFailed, Conflict, ConnectionFailed, TimedOut
 from mcpregistry.downstream.pool.events import TestReport
 from mcpregistry.models import Server, ServerTest, Tool
 from mcpregistry.services.servers import checks, lifecycle, sandbox, trials
@@ -251,3 +252,18 @@ def test_tests_stay_queued_if_the_database_fails_while_they_are_claimed(
     running = ServerTest.objects.filter(verdict="running").values_list("pk", flat=True)
     assert [*running] == waiting[:claimed]
     assert claim_tests(3) == waiting[claimed:]
+
+
+@pytest.mark.parametrize("mode", ["enforce", "off"])
+def test_failed_start_names_paths_that_the_sandbox_hides(tmp_path: Path, mode: str):
+    script = tmp_path / "server.py"
+    script.write_text("")
+    server = confirmed(command=["python3", str(script)], sandbox=mode)
+    error = ConnectionFailed("The server exited.", remedy="Check the server's log.")
+    report = TestReport(False, error, None, None, "", {})
+    test = run_test(test_id=queued(server).pk, probe=lambda *_: report)
+    test.refresh_from_db()
+    server.refresh_from_db()
+    for told in (test.error, server.last_error):
+        assert told.startswith("The server exited.")
+        assert (str(script) in told) == (mode == "enforce")

@@ -26,6 +26,7 @@ from mcpregistry.services.servers.checks import (
     record_discovery,
     send_test,
 )
+from mcpregistry.services.servers.sandbox import list_hidden_from, list_unreadable_for
 
 if TYPE_CHECKING:
     from mcpregistry.downstream.pool.events import TestReport
@@ -111,7 +112,7 @@ def record_test_result(*, test: ServerTest, report: TestReport, process: str = "
 def record_verdict(*, test: ServerTest, report: TestReport) -> ServerTest:
     """Keep the verdict of a claimed test alone; what it showed of the server was taken in before
     (``learn_from``)."""
-    code, error = _describe_verdict(report)
+    code, error = _describe_verdict(report, test.server, in_sandbox=test.in_sandbox)
     test.verdict = ServerTest.Verdict.FAILED if code else ServerTest.Verdict.PASSED
     test.finished_at = timezone.now()
     test.server_revision = test.server.revision
@@ -175,13 +176,28 @@ def _round_durations(steps: Mapping[str, float]) -> dict[str, float]:
     return {step: round(milliseconds, 1) for step, milliseconds in steps.items()}
 
 
-def _describe_verdict(report: TestReport) -> tuple[str, str]:
+def _describe_verdict(
+    report: TestReport, server: Server, *, in_sandbox: bool = False
+) -> tuple[str, str]:
     """Error code and text with remedy; empty when the test passed."""
     if report.error is not None:
-        return report.error.code, str(report.error)
+        hidden = _explain_hidden_paths(server, in_sandbox) if report.discovery is None else ""
+        return report.error.code, f"{report.error}{hidden}"
     if report.result is not None and report.result.get("isError"):
         return "TOOL_ERROR", "The tool answered with an error. Try other arguments."
     return "", ""
+
+
+def _explain_hidden_paths(server: Server, in_sandbox: bool) -> str:
+    """Why a server may not have started in its sandbox; empty if nothing in its command is
+    hidden."""
+    hidden = list_unreadable_for(server) if in_sandbox else list_hidden_from(server)
+    if not hidden:
+        return ""
+    return (
+        f" In its sandbox, the server cannot read these paths in its command: {', '.join(hidden)}. "
+        "If it needs them, edit the server, and add them under “May read”."
+    )
 
 
 def learn_from(*, server: Server, report: TestReport, process: str = "") -> bool:
@@ -197,6 +213,6 @@ def learn_from(*, server: Server, report: TestReport, process: str = "") -> bool
     if isinstance(report.error, Interrupted):
         Server.objects.filter(pk=server.pk).update(next_check_at=timezone.now())
         return False
-    code, error = _describe_verdict(report)
+    code, error = _describe_verdict(report, server)
     mark_failed(server_id=server.pk, code=code, message=error)
     return False

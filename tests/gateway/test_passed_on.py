@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mcpregistry.gateway.http import question_ids, session_fast_path
+from mcpregistry.gateway.http import question_ids
+from mcpregistry.gateway.http.fastpath import older_sessions
 from mcpregistry.models import Agent, HostMessage
 from mcpregistry.services import host_sessions
 from tests.fakes.stage import Stage, outside
@@ -160,7 +161,7 @@ async def test_cancellations_that_no_process_took_are_kept_once_and_for_a_short_
             assert await cancel(other, session, 100 + request) == 202
         assert len(await outside(kept, session)) == 3
         with monkeypatch.context() as patched:
-            patched.setattr(session_fast_path, "_CANCELLED_SECONDS", 0.0)
+            patched.setattr(older_sessions, "_CANCELLED_SECONDS", 0.0)
             assert await cancel(other, session, 104) == 202
         assert len(await outside(kept, session)) == 1
 

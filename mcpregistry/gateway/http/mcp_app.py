@@ -1,10 +1,9 @@
 """The HTTP doors: ``/mcp/<endpoint>``, streamable HTTP of both eras; ``…/sse`` (``sse.py``) and
 ``…/ws`` (``websocket.py``).
 
-In this order: origin (``cors.py``), token, endpoint, then a lane. A lane takes what it fully
-understands (``fast_list.py``: bytes made once; ``fast_call.py``: plain calls); everything else goes
-to the SDK. No decision lives in a lane. The Host header is checked by the shell around the whole
-site.
+In this order: origin (``cors.py``), token, endpoint, then a fast path (``fastpath/``). That takes
+what it fully understands; everything else goes to the SDK. No decision is made in a fast path. The
+Host header is checked by the shell around the whole site.
 """
 
 from __future__ import annotations
@@ -48,8 +47,9 @@ from mcpregistry.gateway.http.body import (
     trim_headers,
 )
 from mcpregistry.gateway.http.duplex_connections import STOPPING, DuplexConnections
-from mcpregistry.gateway.http.fast_call import CALL_PARAMS, CallFastPath
-from mcpregistry.gateway.http.fast_list import ListFastPath
+from mcpregistry.gateway.http.fastpath.calls import CALL_PARAMS, CallFastPath
+from mcpregistry.gateway.http.fastpath.older_sessions import SessionFastPath
+from mcpregistry.gateway.http.fastpath.tool_list import ListFastPath
 from mcpregistry.gateway.http.open_request_ids import OpenRequestIds, read_request_id
 from mcpregistry.gateway.http.request_relay import (
     RelayedAnswer,
@@ -57,7 +57,6 @@ from mcpregistry.gateway.http.request_relay import (
     make_request_handler,
 )
 from mcpregistry.gateway.http.session_cache import HostSessionCache
-from mcpregistry.gateway.http.session_fast_path import SessionFastPath
 from mcpregistry.gateway.http.session_manager import SessionManager
 from mcpregistry.gateway.jsonrpc import (
     check_parser_depth,

@@ -14,9 +14,9 @@ import msgspec
 from mcpregistry.gateway.http.access import Arrival
 from mcpregistry.gateway.http.duplex_connections import DuplexConnections
 from mcpregistry.gateway.http.eventstream import PING, PING_SECONDS, STREAM, format_event
-from mcpregistry.gateway.http.fast_call import CALL_PARAMS
+from mcpregistry.gateway.http.fastpath.calls import CALL_PARAMS
+from mcpregistry.gateway.http.fastpath.older_sessions import Count
 from mcpregistry.gateway.http.session_cache import SSE_VERSION, HostSessionCache
-from mcpregistry.gateway.http.session_fast_path import Count
 
 SESSION = "session_id"
 

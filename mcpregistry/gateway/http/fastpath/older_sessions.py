@@ -28,8 +28,8 @@ from mcpregistry.gateway.http.body import (
     read_small,
     replay_body,
 )
-from mcpregistry.gateway.http.fast_call import CALL_PARAMS, CallFastPath
-from mcpregistry.gateway.http.fast_list import LIST_PARAMS, ListFastPath
+from mcpregistry.gateway.http.fastpath.calls import CALL_PARAMS, CallFastPath
+from mcpregistry.gateway.http.fastpath.tool_list import LIST_PARAMS, ListFastPath
 from mcpregistry.gateway.http.open_request_ids import OpenRequestIds
 from mcpregistry.gateway.http.session_cache import CANCELLED, HostSessionCache, HostSessionState
 from mcpregistry.gateway.http.session_manager import (

@@ -83,7 +83,7 @@ def item_of(version: Any, others: Collection[Any] = ()) -> DocumentItem:
         )
     if kind.model is Group and (version.name in ROLES or (live is not None and live.name in ROLES)):
         raise Conflict(
-            "The permissions of a role come with the release and cannot be restored.",
+            "The permissions of a role are fixed by the installed release, so an earlier version cannot be restored.",
             remedy="Add a group of your own for other permissions.",
         )
     row = _as_it_was(version, live)

@@ -180,7 +180,7 @@ def _wrong(where: str, raw: str, now: float) -> SlipsnisseError:
     if wait := guesses.wait(where, now):
         return TooManyRequests(
             "Too many different invalid tokens were sent from this address.",
-            remedy=f"Use a valid token. Other tokens from this address are checked again in {round(wait)} seconds.",
+            remedy=f"Use a valid token: it is accepted at any time. Invalid tokens are answered in this way for {round(wait)} more seconds.",
             wait=wait,
         )
     guesses.remember_failure(where, hash_token(raw), now)

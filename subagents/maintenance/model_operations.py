@@ -251,7 +251,7 @@ def _claim_step(run: str, name: str) -> MaintenanceRequest:
     step = next((step for step in PLANS[Kind(request.kind)] if step.name == name), None)
     if step is None:
         raise Conflict(
-            f"This step is not part of a request of type {request.kind}.",
+            f"This tool cannot be used for a request of type {request.kind}.",
             remedy="Use another tool, or finish the request.",
         )
     if name in request.notes.get("done", ()):

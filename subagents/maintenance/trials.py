@@ -482,7 +482,7 @@ def _reason(row: TrialReport) -> str:
     if row.verdict == TrialReport.Verdict.REFUSE:
         return (
             "The server did not start in its sandbox, because the sandbox does not let it read the paths in its command. "
-            "Apply this, then try the server again."
+            "Apply this, then start a new trial."
         )
     return f"Verdict of the trial: {row.get_verdict_display()}."
 

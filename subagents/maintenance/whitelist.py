@@ -67,7 +67,7 @@ def apply(proposal: Proposal, server: Server, *, actor: str, user: User) -> None
         if agent is None:
             raise Conflict(
                 f'The agent "{slug}" no longer exists.',
-                remedy="Decline the proposal, and try the server again.",
+                remedy="Decline the proposal, and start a new trial.",
             )
         grants.grant_tools((agent, tool, actor) for _, tool in served)
     if served:
@@ -86,7 +86,7 @@ def _list_undecided(
         if tool is None or tool.latest is None or tool.latest.hash != row["hash"]:
             raise Conflict(
                 f"The definition of the tool {show_invisible_characters(row['tool'], 80)} has changed since the trial, or was not read yet.",
-                remedy="Refresh the server's tools, then try the server again.",
+                remedy="Refresh the server's tools, then start a new trial.",
             )
         if tool.latest.decided_at is None:
             yield row, tool

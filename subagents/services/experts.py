@@ -351,7 +351,7 @@ def _refuse_chain(expert: ExpertTool, users: Iterable[Agent]) -> None:
         raise ConfigInvalid(
             f"A chain of expert tools can have at most {MAX_DEPTH} levels, but this chain has {len(chain)}: "
             f"{' > '.join(chain)}.",
-            remedy="Shorten the chain. Open one of these expert tools. From the agents that can call it, remove the agent of the expert tool that stands before it in the chain.",
+            remedy="Shorten the chain. For example, if it contains A > B, open B, and remove the agent of A from the agents that can call B.",
         )
 
 

@@ -233,7 +233,7 @@ def _check_model(model: LanguageModel) -> None:
     window = model.context_window or DEFAULT_WINDOW
     if (model.max_output or 0) + (model.buffer_tokens or 0) >= window:
         raise ConfigInvalid(
-            f"The output limit and the buffer fill the whole context window of {window:,} tokens.",
+            f"The output limit and the reserved tokens (buffer) together use the whole context window of {window:,} tokens.",
             remedy="Lower the output limit or the buffer, or correct the context window of the model.",
         )
     if model.tokenizer and not _TOKENIZER.match(model.tokenizer):

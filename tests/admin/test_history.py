@@ -186,7 +186,7 @@ def test_what_a_role_may_do_is_the_releases_word(client_of: ClientOf, site: Site
         not in root.get(reverse("admin:auth_group_history", args=[role.pk])).content.decode()
     )
     answer = root.get(reverse("history-version", args=["auth.group", version.history_id]))
-    assert "come with the release" in answer.content.decode()
+    assert "are fixed by the installed release" in answer.content.decode()
 
 
 def test_an_accounts_history_is_told_by_the_audit_log_and_nothing_of_it_is_put_back(

@@ -95,7 +95,7 @@ def explain_timeout(seconds: float) -> InstallFailed:
     """It took too long, and was ended."""
     return InstallFailed(
         f"The installer did not finish within {seconds:,.0f} s and was stopped.",
-        remedy="Try again when the index responds faster.",
+        remedy="The package registry may be slow. Try again later.",
     )
 
 

@@ -63,8 +63,8 @@ def split_pasted_command(words: list[str], *, is_file: Callable[[str], bool]) ->
         parted = []
     if not parted or "=" in parted[0]:
         raise ConfigInvalid(
-            "The first word contains spaces, and no program has that name.",
-            remedy="Write each word on its own line, the program first. NAME=value belongs in the environment.",
+            "The first line of the command contains spaces, and there is no program with this name.",
+            remedy="Write the program on the first line, and each argument on a line of its own. Write variables (NAME=value) in the field for the environment.",
         )
     return parted
 

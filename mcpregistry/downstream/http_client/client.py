@@ -171,7 +171,8 @@ def translate_http_error(error: Exception, *, sent: bool) -> DownstreamError:
     """aiohttp's error as one of ours."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
         return ConnectionFailed(
-            "The server's TLS certificate is not trusted.", remedy="Correct the certificate."
+            "The server's TLS certificate is not trusted.",
+            remedy="Install a valid certificate at the server, from an authority that this machine trusts.",
         )
     if isinstance(error, aiohttp.InvalidURL | aiohttp.InvalidUrlClientError):
         return OutboundRefused(

@@ -55,7 +55,8 @@ class WebSocketChannel(Wire):
             ) from error
         except ssl.SSLError as error:
             raise ConnectionFailed(
-                "The server's TLS certificate is not trusted.", remedy="Correct the certificate."
+                "The server's TLS certificate is not trusted.",
+                remedy="Install a valid certificate at the server, from an authority that this machine trusts.",
             ) from error
         except TimeoutError as error:
             raise TimedOut(

@@ -37,7 +37,7 @@ def _find_request(request: HttpRequest, pk: str) -> ApprovalRequest:
     if held is None:
         raise NotFound(
             "This held call does not exist.",
-            remedy="It may have been deleted together with the record of its call. Go back to the queue.",
+            remedy="Retention may have deleted it. Go back to the list of held calls.",
         )
     return held
 

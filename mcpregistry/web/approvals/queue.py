@@ -218,7 +218,10 @@ def alike(request: HttpRequest, pk: str) -> HttpResponse:
         .first()
     )
     if first is None:
-        raise NotFound("This held call does not exist.", remedy="Go back to the queue.")
+        raise NotFound(
+            "This held call does not exist.",
+            remedy="Retention may have deleted it. Go back to the list of held calls.",
+        )
     _check_only_low(pk)
     return (
         _decide_alike(request, first) if request.method == "POST" else _show_alike(request, first)

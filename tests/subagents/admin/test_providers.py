@@ -107,7 +107,7 @@ def test_a_key_is_kept_replaced_and_removed_and_only_its_presence_is_told(db: No
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"context_window": "4000"}, "fill the whole context window"),
+        ({"context_window": "4000"}, "use the whole context window"),
         ({"tokenizer": "bpe"}, "is not a valid tokenizer"),
         ({"overrides": '{"model": "x"}'}, "reserved for the site"),
         ({"overrides": '{"topK": 3}'}, "does not have these options: top_k"),

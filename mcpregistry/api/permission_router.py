@@ -9,13 +9,14 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.utils.datastructures import MultiValueDict
 from ninja import Router, Schema
-from ninja.operation import Operation, PathView
+from ninja.operation import PathView
 from ninja.parser import Parser
 from ninja.renderers import JSONRenderer
 
@@ -25,6 +26,8 @@ from mcpregistry.api.permissions import TABLE, OperationRule
 from mcpregistry.api.schemas.basics import Problem
 from mcpregistry.domain.text.display import show_invisible_characters
 from mcpregistry.domain.text.unique_keys import RepeatedKeyError, build_unique_object
+
+View = Callable[..., Any]
 
 # What any operation may answer besides its own; 400 and 422 come from reading the request.
 _ALWAYS = (400, 401, 403, 413, 422, 429, 500, 503)
@@ -45,12 +48,6 @@ class OurPathView(PathView):
         ours = OurPathView()
         ours.__dict__.update(super().clone().__dict__)
         return ours
-
-    def get_view(self) -> Callable[..., Any]:
-        """As in the base class; its operations refuse unknown query parameters."""
-        for operation in self.operations:
-            _refuse_unknown_parameters(operation)
-        return super().get_view()
 
     def _not_allowed(self) -> HttpResponse:
         methods = ", ".join(
@@ -77,28 +74,41 @@ class PermissionRouter(Router):
         is_async = inspect.iscoroutinefunction(view_func)
         options["auth"] = gates(_rule(path, methods), is_async=is_async)
         options["operation_id"] = view_func.__name__
-        super().add_api_operation(path, methods, view_func, **options)
+        known: set[str] = set()  # filled by what ninja reads from the signature
+        checked = _refuse_unknown_parameters(view_func, known)
+        super().add_api_operation(path, methods, checked, **options)
         operation = self.path_operations[path].operations[-1]
         refusals = dict.fromkeys((*_ALWAYS, *_missing(path), *_conflict(methods)), _Refusal)
         operation.response_models = refusals | operation.response_models
+        queries = [model for model in operation.models if model.__ninja_param_source__ == "query"]
+        known.update(name for model in queries for name in model.__ninja_flatten_map__)
 
 
-def _refuse_unknown_parameters(operation: Operation) -> None:
-    """Let the operation refuse a query parameter that it does not have: a misspelt filter would
-    silently list everything. This happens after authentication."""
-    read_values = operation._get_values
-    queries = [model for model in operation.models if model.__ninja_param_source__ == "query"]
-    known = {name for model in queries for name in model.__ninja_flatten_map__}
+def _refuse_unknown_parameters(view: View, known: set[str]) -> View:
+    """Return the view, which now refuses a query parameter that is not ``known``. Without this, a
+    misspelt filter lists everything. Authentication comes before."""
 
-    def check_and_read(
-        request: HttpRequest, path_params: Any, temporal_response: HttpResponse
-    ) -> dict[str, Any]:
+    def check(request: HttpRequest) -> None:
         for name in request.GET:
             if name not in known:
                 raise _make_unknown_parameter_error(name, known)
-        return read_values(request, path_params, temporal_response)
 
-    operation._get_values = check_and_read  # type: ignore[method-assign]
+    if inspect.iscoroutinefunction(view):
+
+        @wraps(view)
+        async def check_and_serve(request: HttpRequest, **given: Any) -> Any:
+            check(request)
+            return await view(request, **given)
+    else:
+
+        @wraps(view)
+        def check_and_serve(request: HttpRequest, **given: Any) -> Any:
+            check(request)
+            return view(request, **given)
+
+    # ninja resolves annotations in the module of the function that it is given
+    check_and_serve.__signature__ = inspect.signature(view, eval_str=True)  # type: ignore[attr-defined]
+    return check_and_serve
 
 
 def _make_unknown_parameter_error(name: str, known: set[str]) -> BadRequest:

@@ -150,11 +150,11 @@ class Placement:
         )
 
     async def _call_here(self, call: ServerCall) -> dict[str, Any]:
-        """``Pool.call``. After a loss, every result says that the state is new until one that says
-        so has arrived.
+        """``Pool.call``. After a connection was lost, the first result of the new connection gets a
+        note about it.
 
-        What counts is whether the loss was known when the call was sent: then it was sent on a new
-        connection. A loss that comes later is for the next call.
+        If the loss was known when the call was sent, the call was sent on the new connection. A
+        loss that becomes known later is noted in the result of the next call.
         """
         if not call.session:
             return await self._pool.call(call)

@@ -1,7 +1,7 @@
 """Sends a call whose intent is on disk, and records its end.
 
-A call is never repeated here. Whether a byte may have left decides between "not sent" and
-"unknown": the transport says it, and nobody guesses.
+A call is never repeated here. If a byte may have left, a failed call ends as "unknown", otherwise
+as "not sent". The transport reports which of the two is true.
 """
 
 from __future__ import annotations
@@ -79,8 +79,7 @@ class Execution:
         """Send a call whose intent is on disk, and record its end. Never raises but for being
         cancelled.
 
-        A server's task goes on after this; whoever follows it records its end
-        (``calls/remote_tasks/adoption.py``).
+        If the server makes a task of the call, ``calls/remote_tasks/adoption.py`` records the end.
         """
         try:
             call = await budgets.add_remarks(call)
@@ -178,7 +177,7 @@ class Execution:
 
     @staticmethod
     async def _read_recorded_outcome(call: Call, outcome: CallOutcome) -> CallOutcome:
-        """Somebody else has ended the call for good, so that is what everybody is told."""
+        """Another process has recorded the final end of the call. Return that end."""
         log.error("call.ended_otherwise", call=call.id, state=outcome.state.value)
         try:
             return await db_call(load_outcome, call.id) or replace(outcome, late=True)

@@ -50,12 +50,12 @@ class HoldStage(Protocol):
         ...
 
     def drop(self, call: Call) -> None:
-        """Nobody waits for the call any more, whatever has become of it. Does not wait."""
+        """Give up the caller's place, if the call is held. Does not wait."""
         ...
 
 
 class Permits(Protocol):
-    """What people have permitted before anybody is asked."""
+    """Permits, which approvers have given for later calls."""
 
     async def take_use(self, call: Call) -> Used | None:
         """The permit by which the call may run without asking, one use of it taken; None when there

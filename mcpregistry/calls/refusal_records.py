@@ -54,7 +54,8 @@ class RefusalRecords:
         )
 
     async def record_repeat(self, call: Call, refusal: RefusedBefore) -> CallOutcome:
-        """People have refused this very call. Who keeps asking is answered more and more slowly."""
+        """An approver has rejected the same call before. Each repetition waits longer for its
+        answer."""
         outcome = await self._record_or_count(
             self._repeats, refusal.request_id, call, refusal, InvocationState.REJECTED
         )

@@ -32,12 +32,17 @@ def has_key(key_id: str) -> bool:
     return key_id in _ring()
 
 
+def explain_missing_key(key_id: str) -> str:
+    """The sentence about a key that the site does not have."""
+    return f'The signature was made with the key "{key_id}", which this site does not have.'
+
+
 def signature(key_id: str, purpose: str, text: str) -> str:
     """The signature in hex. Raises ConfigInvalid when the ring does not have that key."""
     key = _ring().get(key_id)
     if key is None:
         raise ConfigInvalid(
-            f'The signature was made with the key "{key_id}", which this site does not have.',
+            explain_missing_key(key_id),
             remedy="Add that key to SLIPSNISSE_AUDIT_KEYS again, or add the key that it was derived from to "
             "SLIPSNISSE_KEYS.",
         )

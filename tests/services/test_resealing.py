@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -16,6 +16,7 @@ from mcpregistry.models import AuditEntry, Channel, Credential, ImportedFile, Se
 from mcpregistry.services.records import audit, seals
 from mcpregistry.services.upkeep import resealing
 from subagents.models import Provider
+from tests.fakes.tampered import unguarded
 
 OLD = os.urandom(32)
 NEW = os.urandom(32)
@@ -148,12 +149,18 @@ def test_the_doctor_names_the_setting_of_a_missing_audit_key(rotated):
     assert finding.remedy == "Add the key 'a1' to SLIPSNISSE_AUDIT_KEYS again."
 
 
-def test_verification_names_a_missing_key_once(rotated):
+def test_verification_names_a_missing_key_once_beside_other_problems(rotated, capsys):
     kept = dict(rotated.SLIPSNISSE_AUDIT_KEYS)
     rotated.SLIPSNISSE_AUDIT_KEYS = {"a1": OLD} | kept
     for number in range(3):
         audit.record_entry(kind="test", actor=ACTOR, subject=f"test {number}")
     seals.seal_new_entries(timezone.now())
     rotated.SLIPSNISSE_AUDIT_KEYS = kept
-    with pytest.raises(CommandError, match=r"does not have \(a1\)"):
+    audit.record_entry(kind="test", actor=ACTOR, subject="last")
+    with unguarded():
+        AuditEntry.objects.filter(subject="last").update(subject="changed")
+    with pytest.raises(SystemExit):
         call_command("audit", "verify")
+    told = capsys.readouterr().out
+    assert told.count('the key "a1"') == 1
+    assert "a column does not match its text" in told

@@ -47,7 +47,7 @@ class Approvals:
         self.requests = HeldRequests(recorder, self._watch, writes, self.runner.cancel_attempt)
 
     def stop(self) -> None:
-        """Let go of everybody who waits; what runs goes on until ``close``."""
+        """End every wait at once. Calls that run go on until ``close``."""
         self._watch.stop()
 
     async def close(self) -> None:

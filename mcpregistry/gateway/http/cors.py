@@ -8,11 +8,26 @@ one. No cookie counts here, so none is let through ("credentials"): the token is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable
 
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
+ALLOWED = (
+    "Accept",
+    "Authorization",
+    "Content-Type",
+    "Last-Event-ID",
+    "Mcp-Method",
+    "Mcp-Name",
+    "MCP-Protocol-Version",
+    "Mcp-Session-Id",
+    "Slipsnisse-Conversation",
+    "Slipsnisse-Session",
+)
 EXPOSED = (
     "Mcp-Session-Id",
     "MCP-Protocol-Version",
@@ -25,6 +40,11 @@ EXPOSED = (
     "X-Slipsnisse-Run",
 )
 METHODS = ("GET", "POST", "DELETE", "OPTIONS")
+# Headers whose names no list can know: any argument of a tool may be mirrored, and the clients of
+# model APIs add their own.
+_MIRRORED = re.compile(
+    r"(?:mcp-param|x-stainless|anthropic|openai)-[!#$%&'*+.^_`|~0-9a-z-]+|x-api-key|idempotency-key|http-referer|x-title"
+)
 VARY = (b"vary", b"Origin")
 
 
@@ -47,11 +67,17 @@ class AllowedPages(CORSMiddleware):
     """The app for requests of pages whose origin ``read_origin`` has allowed."""
 
     def __init__(self, app: ASGIApp) -> None:
-        # A page may send any header: arguments of tools are mirrored in headers whose names no
-        # list can know, and the clients of model APIs add their own.
         super().__init__(
             app, allow_methods=METHODS, allow_headers=("*",), expose_headers=EXPOSED, max_age=600
         )
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """As in the base class, but only headers are allowed that a host may send."""
+        response = super().preflight_response(request_headers)
+        asked = request_headers.get("access-control-request-headers", "").lower()
+        allowed = [*ALLOWED, *_MIRRORED.findall(asked)]
+        response.headers["Access-Control-Allow-Headers"] = ", ".join(allowed)
+        return response
 
     def is_allowed_origin(self, origin: str) -> bool:
         """Every origin that gets here is allowed."""

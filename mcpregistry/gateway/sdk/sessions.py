@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -48,18 +49,18 @@ class NumberedDispatcher(JSONRPCDispatcher[Any]):
         return coerce_request_id(request_id) in self._in_flight
 
 
-class SdkSessions(StreamableHTTPSessionManager):
+class SdkSessions(StreamableHTTPSessionManager, ABC):
     """One per web process. A subclass serves the requests, and starts the task of each session."""
 
+    @abstractmethod
     async def serve_session_request(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve a request of a session, or one that may open a session."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def serve_opening_request(
         self, transport: StreamableHTTPServerTransport, scope: Any, receive: Any, send: Any
     ) -> None:
         """Serve the request that opens the session of ``transport``."""
-        raise NotImplementedError
 
     async def _handle_stateful_request(self, scope: Any, receive: Any, send: Any) -> None:
         await self.serve_session_request(scope, receive, send)

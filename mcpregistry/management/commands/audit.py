@@ -6,7 +6,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,7 @@ from django.core.management.base import BaseCommand, CommandError
 from mcpregistry.db import read_database_now
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.text.display import number_of, show_invisible_characters
+from mcpregistry.models.signing import explain_missing_key
 from mcpregistry.services.records import (
     archive_files,
     archives,
@@ -150,12 +152,6 @@ class Command(BaseCommand):
         )
 
     def _verify(self, against: str | None, places: list[str], full: bool) -> None:
-        if missing := seals.list_missing_keys():
-            # else every entry that was signed with one of them would be a problem of its own
-            raise CommandError(
-                f"The audit log cannot be verified: parts of it are signed with keys that this site does not have ({', '.join(missing)}). "
-                "Run `manage.py doctor`. It names the setting to which each key must be added."
-            )
         known = archives.load_archives()
         read = (
             list(islice(archive_files.verify_archive_files(places, known), _SHOWN))
@@ -168,7 +164,7 @@ class Command(BaseCommand):
             )
         report = verification.verify_log(read_database_now(), full=full, known=known)
         problems = [*report.problems, *read, *islice(_compare_with_log(against, known), _SHOWN)]
-        for said in (*problems, *report.notes):
+        for said in (*_group_by_missing_key(problems), *report.notes):
             self.stdout.write(show_invisible_characters(said, 300))
         looked = f"{number_of(report.entries, 'entry', 'entries')} of {number_of(report.chains, 'chain')} read in {report.seconds:.1f} s."
         if problems:
@@ -190,6 +186,25 @@ class Command(BaseCommand):
             raise CommandError(
                 f"Cannot write {output}: {error.strerror}. Choose a file that does not exist yet."
             ) from error
+
+
+def _group_by_missing_key(problems: Sequence[str]) -> Iterator[str]:
+    """The problems. Those that come from one missing key become one line, with their number."""
+    sentences = [explain_missing_key(key) for key in seals.list_missing_keys()]
+    counts: Counter[str] = Counter()
+    others = []
+    for problem in problems:
+        sentence = next((each for each in sentences if each in problem), None)
+        if sentence is None:
+            others.append(problem)
+        else:
+            counts[sentence] += 1
+    for sentence, count in counts.items():
+        yield (
+            f"{number_of(count, 'part', 'parts')} of the log cannot be verified. {sentence} "
+            "Run `manage.py doctor`: it names the setting to which the key must be added."
+        )
+    yield from others
 
 
 def _make(folder: Path) -> None:

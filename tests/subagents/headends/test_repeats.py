@@ -237,7 +237,7 @@ async def test_a_chat_client_in_a_browser_may_send_the_headers_of_its_sdk(
             CHAT, headers=asking | {"access-control-request-headers": ",".join(needed)}
         )
         answer = await asks.post(CHAT, json=asked(), headers={"origin": "https://chat.example"})
-    allowed = preflight.headers["access-control-allow-headers"].lower().split(",")
+    allowed = preflight.headers["access-control-allow-headers"].lower().split(", ")
     assert [name for name in needed if name not in allowed] == []
     exposed = answer.headers["access-control-expose-headers"].lower()
     assert "x-should-retry" in exposed

@@ -73,7 +73,7 @@ class ToolOffer:
 
 
 class ToolSource(Protocol):
-    """Where tools come from. Other apps add their own with ``add_source``."""
+    """Where tools come from. Other apps add theirs with ``Extension.tool_sources``."""
 
     @property
     def kind(self) -> str: ...

@@ -15,7 +15,6 @@ from typing import Any
 import structlog
 from django.conf import settings
 
-from mcpregistry.calls import source_registry
 from mcpregistry.calls.approvals.approvals import Approvals
 from mcpregistry.calls.approvals.background_writes import BackgroundWrites
 from mcpregistry.calls.approvals.caller_waiting import CallHolder
@@ -48,6 +47,7 @@ from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.snapshot_specs import RUNS, AgentSpec, EndpointSpec
 from mcpregistry.downstream.peers.sockets import PeerAddress
 from mcpregistry.downstream.pool.pool import Pool
+from mcpregistry.extensions import make_sampler, make_tool_sources
 from mcpregistry.services.configuration.snapshot import set_followed_store
 from mcpregistry.services.servers.connections import ConnectionLog, make_process_name
 from mcpregistry.services.servers.targets import build_target
@@ -98,11 +98,11 @@ class Engine:
         self.adoption = Adoption(self.pool, self.feed)
         own: tuple[ToolSource, Dispatcher] = (
             DownstreamTools(),
-            DownstreamDispatcher(self.placement, self.adoption, source_registry.make_sampler(self)),
+            DownstreamDispatcher(self.placement, self.adoption, make_sampler(self)),
         )
         status = ApprovalStatus(self.approvals)
         projects = ProjectStatus()
-        sources = [own, (status, status), (projects, projects), *source_registry.make_sources(self)]
+        sources = [own, (status, status), (projects, projects), *make_tool_sources(self)]
         self.catalogues = Catalogues(source for source, _ in sources)
         dispatchers.update({source.kind: dispatcher for source, dispatcher in sources})
         self.refusals = RefusalRecords(self.recorder, self._in_flight)

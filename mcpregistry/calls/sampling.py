@@ -1,7 +1,7 @@
 """A server's question to a model (``sampling/createMessage``), answered by a model of this site
 where the operator says so.
 
-Who answers is another app's (``source_registry.set_sampler_maker``): ``subagents`` starts a run of
+Who answers is another app's (``Extension.make_sampler``): ``subagents`` starts a run of
 the expert tool that the server names. Calls that people decided on get nothing added, here as
 elsewhere; nor do tasks of servers, whose questions are their hosts'.
 """

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from django.db import models
 from django.db.models import Model
 
+from mcpregistry.extensions import list_extensions
 from mcpregistry.models.host_session import HostMessage, HostSession, HostStream
 from mcpregistry.models.host_task import HostTask
 from mcpregistry.models.invocation import Invocation
@@ -50,7 +51,7 @@ class Told:
     only: str = ""
 
 
-TOLD: dict[type[Model], Told] = {
+_OWN_TABLES: dict[type[Model], Told] = {
     # Calls that were held. Nobody waits by the feed for others, of which there are thousands a
     # second.
     Invocation: Told(CALLS, "id", ("state",), only="NEW.outcome = 'ask'"),
@@ -61,14 +62,17 @@ TOLD: dict[type[Model], Told] = {
 }
 
 
-def tell(model: type[Model], told: Told) -> None:
-    """Let the feed tell of another app's table, too. Call it when the app is ready."""
-    TOLD[model] = told
+def list_reported_tables() -> dict[type[Model], Told]:
+    """The tables whose changes the feed reports."""
+    found = dict(_OWN_TABLES)
+    for extension in list_extensions():
+        found |= extension.reported_tables
+    return found
 
 
 def topics() -> list[str]:
     """Every topic that changes are told of, sorted."""
-    return sorted({CONFIGURATION, *(told.topic for told in TOLD.values())})
+    return sorted({CONFIGURATION, *(told.topic for told in list_reported_tables().values())})
 
 
 def channel(topic: str) -> str:
@@ -80,7 +84,7 @@ def triggers() -> list[tuple[str, str]]:
     """(trigger, table) of every one that tells."""
     return [
         (name, model._meta.db_table)
-        for model, told in TOLD.items()
+        for model, told in list_reported_tables().items()
         for name, _ in _events(model, told)
     ]
 
@@ -99,7 +103,9 @@ def _when(told: Told, event: str, differs: str) -> str:
 
 def _find_complete_tables(there: Mapping[str, Collection[str]]) -> list[tuple[type[Model], Told]]:
     """Of the tables that are there whole."""
-    named = [(model, told, {told.key, *told.columns}) for model, told in TOLD.items()]
+    named = [
+        (model, told, {told.key, *told.columns}) for model, told in list_reported_tables().items()
+    ]
     return [
         (model, told)
         for model, told, names in named

@@ -22,6 +22,7 @@ from django.db import connection
 from django.db.models import Model
 
 from mcpregistry.domain.lifecycle import CORRECTIONS, SUPPOSED, TERMINAL, InvocationState
+from mcpregistry.extensions import list_extensions
 from mcpregistry.models import call_text, feed, trigger_texts
 from mcpregistry.models.access import Agent, Configuration, Endpoint, Grant, Token, Workspace
 from mcpregistry.models.approval import Permit
@@ -36,7 +37,7 @@ from mcpregistry.models.signed_books import HEAD_COLUMNS
 from mcpregistry.models.tool import Tool
 
 # Configuration tables, with the columns whose changes mean nothing to running processes.
-WATCHED: dict[type[Model], frozenset[str]] = {
+_OWN_TABLES: dict[type[Model], frozenset[str]] = {
     Server: frozenset(
         {
             "last_ok_at",
@@ -91,12 +92,13 @@ WATCHED: dict[type[Model], frozenset[str]] = {
 }
 
 
-def watch(model: type[Model], ignored: frozenset[str] = frozenset()) -> None:
-    """Let changes of another app's table raise the revision, too; called from that app's ``ready``.
-
-    ``ignored`` are the columns whose changes mean nothing to running processes.
-    """
-    WATCHED[model] = ignored
+def list_watched_tables() -> dict[type[Model], frozenset[str]]:
+    """The tables whose changes raise the revision of the configuration, with the columns whose
+    changes do not."""
+    found = dict(_OWN_TABLES)
+    for extension in list_extensions():
+        found |= extension.watched_tables
+    return found
 
 
 There = dict[str, set[str]]  # the columns of each table that a trigger is for
@@ -205,7 +207,7 @@ def _read_columns() -> There:
 
 def _list_watched_columns(there: There) -> Iterator[tuple[str, list[str]]]:
     """(table, columns) of each configuration table that is there."""
-    for model, ignored in WATCHED.items():
+    for model, ignored in list_watched_tables().items():
         table = model._meta.db_table
         columns = {
             f.name: f.column
@@ -227,7 +229,9 @@ def _names() -> list[tuple[str, str]]:
     """(trigger, table) of every guard."""
     events = ("insert", "update", "delete")
     watched = [
-        (f"watch_{m._meta.db_table}_{event}", m._meta.db_table) for m in WATCHED for event in events
+        (f"watch_{model._meta.db_table}_{event}", model._meta.db_table)
+        for model in list_watched_tables()
+        for event in events
     ]
     kept = [
         (f"{name}_no_{event}", table)

@@ -3,7 +3,7 @@ not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
 from django.db.models import Case, Count, Q, QuerySet, TextField, Value, When
@@ -14,20 +14,10 @@ from mcpregistry.domain import offer_kinds
 from mcpregistry.domain.budgets import convert_dollars
 from mcpregistry.domain.lifecycle import FAILED, SUPPOSED, TERMINAL, InvocationState
 from mcpregistry.domain.usage import CallFact, Key, Tallied, Totals, tally_calls
+from mcpregistry.extensions import list_extensions
 from mcpregistry.models import Invocation, Tool
 
-Costs = Callable[[datetime, datetime | None], Mapping[str, int]]
-Open = Callable[[], Sequence[datetime]]
-
 _TEXT = 600  # characters of a result in which the words of a failure are looked for
-_more_costs: list[tuple[Costs, Open]] = []
-
-
-def add_costs(costs: Costs, open_calls: Open) -> None:
-    """Let an app tell what calls received in a time cost, in hundred-millionths of a dollar by the
-    call's id; and when those were received of which that is not known yet, though they may have
-    ended."""
-    _more_costs.append((costs, open_calls))
 
 
 def filter_received(since: datetime, until: datetime | None) -> QuerySet[Invocation]:
@@ -62,7 +52,7 @@ def tally_calls_between(
 
 def open_calls() -> list[datetime]:
     """When each call was received that may still come to cost more; there are few at any time."""
-    return [at for _, still_open in _more_costs for at in still_open()]
+    return [at for extension in list_extensions() for at in extension.list_open_calls()]
 
 
 def count_totals(since: datetime, until: datetime, still_open: Iterable[datetime]) -> Totals:
@@ -156,4 +146,8 @@ def _prices() -> dict[tuple[str, str], int]:
 
 
 def _costs(since: datetime, until: datetime | None) -> dict[str, int]:
-    return {call: cost for costs, _ in _more_costs for call, cost in costs(since, until).items()}
+    return {
+        call: cost
+        for extension in list_extensions()
+        for call, cost in extension.sum_call_costs(since, until).items()
+    }

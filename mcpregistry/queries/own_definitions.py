@@ -6,10 +6,11 @@ Apart from ``definition_sizes``, because each process loads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcpregistry.domain.snapshot import Snapshot
+from mcpregistry.extensions import list_extensions
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +24,7 @@ class OwnDefinition:
     endpoints: frozenset[str]
 
 
-Own = Callable[[Snapshot], Iterable[OwnDefinition]]
-_more: list[Own] = []
-
-
-def add_definitions(read: Own) -> None:
-    """Let an app report the tools that it offers, from the configuration."""
-    _more.append(read)
-
-
 def list_own_definitions(snapshot: Snapshot) -> Iterator[OwnDefinition]:
     """All of them."""
-    for read in _more:
-        yield from read(snapshot)
+    for extension in list_extensions():
+        yield from extension.list_own_definitions(snapshot)

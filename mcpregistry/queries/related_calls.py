@@ -3,9 +3,9 @@ nothing here knows them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from mcpregistry.extensions import list_extensions
 from mcpregistry.models import Invocation
 
 
@@ -20,15 +20,6 @@ class Kin:
     permission: str
 
 
-Finder = Callable[[Invocation], Iterable[Kin]]
-_finders: list[Finder] = []
-
-
-def add_finder(finder: Finder) -> None:
-    """Let a call's page ask this one too; called once, when an app is ready."""
-    _finders.append(finder)
-
-
 def kin_of(call: Invocation) -> list[Kin]:
     """All that apps know, for a call's page."""
-    return [kin for finder in _finders for kin in finder(call)]
+    return [kin for extension in list_extensions() for kin in extension.find_related_records(call)]

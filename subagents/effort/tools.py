@@ -95,7 +95,7 @@ class ConversationTools:
 
 def effort_source(engine: object) -> tuple[ToolSource, Dispatcher]:
     """The source and its dispatcher for an engine; registered with
-    ``calls.source_registry.add_source``."""
+    ``subagents.extension``."""
     served = ConversationTools()
     return served, served
 

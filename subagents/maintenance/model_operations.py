@@ -195,7 +195,7 @@ class Operations:
 
 def operations_source(engine: Engine) -> tuple[ToolSource, Dispatcher]:
     """The source and its dispatcher for an engine; registered with
-    ``calls.source_registry.add_source``."""
+    ``subagents.extension``."""
     served = Operations(engine)
     return served, served
 

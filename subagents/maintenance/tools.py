@@ -183,7 +183,7 @@ async def _write_and_report(
 
 def maintenance_source(engine: Engine) -> tuple[ToolSource, Dispatcher]:
     """The source and its dispatcher for an engine; registered with
-    ``calls.source_registry.add_source``."""
+    ``subagents.extension``."""
     served = MaintenanceTools(engine.feed)
     return served, served
 

@@ -33,7 +33,7 @@ _LONGEST = 200_000  # characters of what is asked
 
 
 def sampler(engine: Engine) -> Sampler:
-    """The answerer for an engine; registered with ``calls.source_registry.set_sampler_maker``."""
+    """The answerer for an engine; registered with ``subagents.extension``."""
     return Sampled(engine)
 
 

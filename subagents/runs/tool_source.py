@@ -154,7 +154,7 @@ def derive_hints(expert: Offered, snapshot: Snapshot, now: float) -> dict[str, b
 
 def expert_source(engine: Engine) -> tuple[ToolSource, Dispatcher]:
     """The source and its dispatcher for an engine; registered with
-    ``calls.source_registry.add_source``."""
+    ``subagents.extension``."""
     return ExpertTools(), ExpertDispatcher(engine)
 
 

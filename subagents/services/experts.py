@@ -218,12 +218,9 @@ def _check_maintains(expert: ExpertTool) -> None:
 
 
 @transaction.atomic
-def grant_awaited(server: Server, names: Sequence[str], **_: object) -> None:
+def grant_awaited(server: Server, names: Sequence[str]) -> None:
     """Grant tools that a server offers for the first time, or again, to the whitelists that wait
-    for them.
-
-    A receiver of ``definitions.decisions.offered``.
-    """
+    for them."""
     offered = {f"{server.slug}::{name}" for name in names}
     # Locked: two servers may be observed at once, and neither may write back what the other has
     # just granted.

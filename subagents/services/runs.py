@@ -270,9 +270,8 @@ def find_abandoned_runs(limit: int = 200) -> list[str]:
     return list(found.values_list("pk", flat=True)[:limit])
 
 
-def cancel_withdrawn_task(call_id: str, **_: object) -> None:
-    """Cancel the run behind a task that its host gives up; a receiver of
-    ``host_tasks.withdrawn``."""
+def cancel_withdrawn_task(call_id: str) -> None:
+    """Cancel the run behind a task that its host gives up."""
     for run_id in Run.objects.open().filter(call_id=call_id).values_list("pk", flat=True):
         cancel(run_id=run_id, actor="caller", reason="the host cancelled its task")
 

@@ -11,7 +11,7 @@ from mcpregistry.domain.policy.conditions import FIELDS, compile_condition
 from mcpregistry.models import Agent, Endpoint, PolicyRule, Server, Tool
 from mcpregistry.services.access import agents
 from mcpregistry.services.access.roles import OPERATOR
-from mcpregistry.services.configuration.rule_inputs import RULE_INPUTS
+from mcpregistry.services.configuration.rule_inputs import list_rule_inputs
 from mcpregistry.services.definitions import decisions, observe
 from mcpregistry.services.policy import rules
 from mcpregistry.services.servers import lifecycle
@@ -160,7 +160,7 @@ def test_an_expert_tool_that_a_rule_names_keeps_its_name(operator: User, how: st
 
 def test_every_field_of_conditions_has_a_guard_or_a_decision() -> None:
     guarded: set[str] = set()
-    for columns in RULE_INPUTS.values():
+    for columns in list_rule_inputs().values():
         guarded.update(*columns.values())
     known = {f"{variable}.{name}" for variable, names in FIELDS.items() for name in names}
     assert known - guarded - _ELSEWHERE == set(), (

@@ -6,7 +6,7 @@ For everybody who looks at requests; nothing here moves one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -14,6 +14,7 @@ from django.contrib.auth.models import User
 from mcpregistry.domain.calls.argument_edits import add_edit_note
 from mcpregistry.domain.calls.binding import compute_binding
 from mcpregistry.domain.text.canonical import hash_parts
+from mcpregistry.extensions import list_extensions
 from mcpregistry.models import ApprovalRequest, Message
 from mcpregistry.models.conversation import MessageKind
 
@@ -54,20 +55,9 @@ def has_written(request: ApprovalRequest, user: User) -> bool:
     return theirs.filter(created_at__lte=request.asked_at).exists()
 
 
-# Of other apps: whether a person has told the model that makes the call what to do, besides asking
-# for it.
-_STEERED: list[Callable[[ApprovalRequest, User], bool]] = []
-
-
-def add_steering(has_steered: Callable[[ApprovalRequest, User], bool]) -> None:
-    """Register a way in which people steer calls; called when the app is ready."""
-    if has_steered not in _STEERED:
-        _STEERED.append(has_steered)
-
-
 def has_steered(request: ApprovalRequest, user: User) -> bool:
     """Return whether this person has steered the run that makes the call."""
-    return any(check(request, user) for check in _STEERED)
+    return any(extension.has_steered(request, user) for extension in list_extensions())
 
 
 def get_current_arguments(request: ApprovalRequest) -> str:

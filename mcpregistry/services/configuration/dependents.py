@@ -8,7 +8,7 @@ these, and each of these gets its own entry in the audit log. The database delet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,6 +19,7 @@ from django.utils import timezone
 from mcpregistry.domain.caller_rights import Rights
 from mcpregistry.domain.errors import Conflict
 from mcpregistry.domain.text.display import show_invisible_characters
+from mcpregistry.extensions import list_extensions
 from mcpregistry.models import Budget, Channel, Grant, Permit, PolicyRule, Server, Token, Workspace
 from mcpregistry.services.records import audit
 
@@ -58,7 +59,7 @@ class DependentKind:
     facts: Callable[[Any], dict[str, Any]] = _make_no_facts
 
 
-_KINDS = [
+_OWN_KINDS = (
     DependentKind(
         PolicyRule, "mcpregistry.delete_policyrule", "rule.deleted", lambda row: f"rule:{row.pk}"
     ),
@@ -90,18 +91,18 @@ _KINDS = [
         "workspace.deleted",
         lambda row: f"workspace:{row.directory}",
     ),
-]
+)
 
 
-def add_dependent_kind(kind: DependentKind) -> None:
-    """Register a kind of another app; called when the app is ready."""
-    if kind.model not in {each.model for each in _KINDS}:
-        _KINDS.append(kind)
+def _list_kinds() -> Iterator[DependentKind]:
+    yield from _OWN_KINDS
+    for extension in list_extensions():
+        yield from extension.dependent_kinds
 
 
 def list_dependent_models() -> set[type[Model]]:
     """The models whose rows are only deleted along by whoever may delete them."""
-    return {kind.model for kind in _KINDS}
+    return {kind.model for kind in _list_kinds()}
 
 
 @cache
@@ -130,7 +131,7 @@ def find_dependents(
     ``own``: models whose rows are part of the record, such as the whitelist of an expert tool.
     """
     found: list[tuple[DependentKind, Any]] = []
-    for kind in _KINDS:
+    for kind in _list_kinds():
         paths = () if kind.model in own else find_cascade_paths(kind.model, type(row))
         if paths:
             hanging = Q()
@@ -185,7 +186,7 @@ def _lock(row: Model) -> None:
     deletion."""
     model = type(row)
     locked: set[tuple[Any, str]] = {(model, "pk")}
-    for kind in _KINDS:
+    for kind in _list_kinds():
         for path in find_cascade_paths(kind.model, model):
             column, _, rest = path.partition("__")
             if rest:

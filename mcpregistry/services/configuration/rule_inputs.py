@@ -16,6 +16,7 @@ from mcpregistry.domain.caller_rights import Rights
 from mcpregistry.domain.errors import Denied
 from mcpregistry.domain.policy.conditions import ConditionInvalid, compile_condition
 from mcpregistry.domain.text.display import show_invisible_characters
+from mcpregistry.extensions import list_extensions
 from mcpregistry.models import Agent, Endpoint, PolicyRule, Server, Tool
 
 MAY_CHANGE_RULES = "mcpregistry.change_policyrule"
@@ -23,7 +24,7 @@ _MAY_SEE_RULES = "mcpregistry.view_policyrule"
 _NAMED = 5  # rules that a refusal names
 
 # By model: its attributes that conditions can read, with what conditions call them.
-RULE_INPUTS: dict[type[Model], Mapping[str, tuple[str, ...]]] = {
+_OWN_INPUTS: dict[type[Model], Mapping[str, tuple[str, ...]]] = {
     Server: {
         "slug": ("server.slug",),
         "title": ("server.title",),
@@ -35,9 +36,12 @@ RULE_INPUTS: dict[type[Model], Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def add_rule_inputs(model: type[Model], attributes: Mapping[str, tuple[str, ...]]) -> None:
-    """Register the attributes of another app's model; called when the app is ready."""
-    RULE_INPUTS[model] = attributes
+def list_rule_inputs() -> dict[type[Model], Mapping[str, tuple[str, ...]]]:
+    """The columns that conditions can read, by model, with their names in conditions."""
+    found = dict(_OWN_INPUTS)
+    for extension in list_extensions():
+        found |= extension.rule_inputs
+    return found
 
 
 def check_rule_inputs(row: Model, before: Model | None, *, rights: Rights) -> None:
@@ -51,7 +55,7 @@ def check_rule_inputs(row: Model, before: Model | None, *, rights: Rights) -> No
         return
     changed = {
         name: fields
-        for name, fields in RULE_INPUTS[type(row)].items()
+        for name, fields in list_rule_inputs()[type(row)].items()
         if getattr(before, name) != getattr(row, name)
     }
     if not changed or rights(MAY_CHANGE_RULES):

@@ -37,6 +37,7 @@ from mcpregistry.domain.snapshot_specs import (
     ToolSpec,
     WorkspaceSpec,
 )
+from mcpregistry.extensions import list_extensions
 from mcpregistry.models import (
     Configuration,
     Definition,
@@ -55,16 +56,7 @@ from mcpregistry.services.configuration.agents import read_agents, read_budgets,
 from mcpregistry.services.configuration.projects import load_project_specs
 
 _AT_ONCE = 500  # definitions that one query reads
-_SECTIONS: dict[str, Callable[[], Any]] = {}
-
-
 _followed: Callable[[], Snapshot] | None = None
-
-
-def add_section(name: str, read: Callable[[], Any]) -> None:
-    """Another app's part of the configuration: read in the same transaction, an immutable value in
-    ``sections``."""
-    _SECTIONS[name] = read
 
 
 def read_current_revision() -> int:
@@ -138,7 +130,11 @@ def _read(only: Collection[int] | None, known: Known) -> Snapshot:
     ]
     return Snapshot(
         revision=revision,
-        sections={name: read() for name, read in _SECTIONS.items()},
+        sections={
+            name: read()
+            for extension in list_extensions()
+            for name, read in extension.snapshot_sections.items()
+        },
         servers=servers,
         tools={each.id: each for each in offers if each.kind == TOOL},
         others={each.id: each for each in offers if each.kind != TOOL},

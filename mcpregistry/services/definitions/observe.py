@@ -15,11 +15,11 @@ from typing import Any
 
 from django.db import transaction
 from django.db.models import OuterRef, Subquery
-from django.dispatch import Signal
 from django.utils import timezone
 
 from mcpregistry.domain.definitions.findings import VERSION
 from mcpregistry.domain.offer_kinds import KINDS, TOOL, parse_offer_key, spell_offer_key
+from mcpregistry.extensions import list_extensions
 from mcpregistry.models import Definition, Server, ServerEvent, Tool
 from mcpregistry.services.definitions.scanning import (
     ListedDefinition,
@@ -33,9 +33,6 @@ from mcpregistry.services.definitions.scanning import (
 from mcpregistry.services.notifications import outbox
 from mcpregistry.services.records import audit
 
-# A ``server`` offers ``names`` (with their kinds) for the first time or again. Sent in the
-# transaction that notes it.
-offered = Signal()
 _BATCH = 200  # names in one transaction
 _UNSCANNED = ScanResult(scanner=0, severity=0, findings_json="[]")
 
@@ -312,7 +309,8 @@ def _announce(batch: _Batch) -> None:
     )
     outbox.enqueue_definitions(server=server, added=added, changed=changed, now=look.now)
     if arrived := [*changes.added, *changes.returned]:
-        offered.send(sender=Tool, server=server, names=arrived)
+        for extension in list_extensions():
+            extension.handle_offered_tools(server, arrived)
 
 
 def _compose_heading(changes: ObservedChanges) -> str:

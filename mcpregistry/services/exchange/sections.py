@@ -1,7 +1,5 @@
-"""The seam by which other apps take part in configuration files.
-
-The registry knows servers; who knows what an expert tool is registers a section here when its app
-is ready, as with ``calls.source_registry.add_source``.
+"""How other apps take part in configuration files: ``Extension.make_file_section`` makes their
+sections.
 """
 
 from __future__ import annotations
@@ -9,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from mcpregistry.extensions import list_extensions
 
 if TYPE_CHECKING:  # the formats bring YAML along, which most processes can do without
     from mcpregistry.domain.formats.document import Document
@@ -88,17 +88,7 @@ class ExchangeSection(Protocol):
         environment."""
 
 
-_MAKERS: list[Callable[[], ExchangeSection]] = []
-
-
-def add_section(make: Callable[[], ExchangeSection]) -> None:
-    """Register a section; called from an app's ``ready``.
-
-    ``make`` is called for each import or export, and may import what only those need.
-    """
-    _MAKERS.append(make)
-
-
 def make_sections() -> list[ExchangeSection]:
     """A fresh instance of every registered section."""
-    return [make() for make in _MAKERS]
+    makers = [extension.make_file_section for extension in list_extensions()]
+    return [make() for make in makers if make is not None]

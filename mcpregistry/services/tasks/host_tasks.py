@@ -17,7 +17,6 @@ from typing import Any
 
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
-from django.dispatch import Signal
 from django.utils import timezone
 
 from mcpregistry.domain.calls.forwarding import attribute_question
@@ -32,6 +31,7 @@ from mcpregistry.domain.errors import QueueFullError
 from mcpregistry.domain.lifecycle import InvocationState
 from mcpregistry.domain.notifications.events import NotificationEvent
 from mcpregistry.domain.text.canonical import clean_text, encode_lossy_json
+from mcpregistry.extensions import list_extensions
 from mcpregistry.models import ApprovalRequest, HostTask, Invocation
 from mcpregistry.prepared_queries import Given, Update
 from mcpregistry.services.approvals.requests import build_agent_result, describe_approvers
@@ -44,9 +44,6 @@ POLL_MIN_MS = 100
 POLL_MAX_MS = 60_000
 _POLL_MS = 1_000  # of a handle whose row cannot be read
 _SEEN_EVERY = timedelta(seconds=1)
-
-# A client gives up the task of the call ``call_id``. Sent in the transaction that notes it.
-withdrawn = Signal()
 
 
 def create_task(
@@ -371,7 +368,8 @@ def withdraw_task(*, task_id: str, now: datetime | None = None) -> bool:
     if call_id is None:
         return False
     # Before our own write: whoever ends the call takes these locks in this order, too.
-    withdrawn.send(sender=HostTask, call_id=call_id)
+    for extension in list_extensions():
+        extension.handle_cancelled_task(call_id)
     return bool(
         wanted.update(
             cancel_requested=True, version=F("version") + 1, updated_at=now or timezone.now()

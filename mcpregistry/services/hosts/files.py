@@ -101,5 +101,5 @@ def open_project_file(host: HostProgram, folder: Path) -> HostFile:
 def _make_file_error(path: Path, what: str, error: OSError) -> ConfigInvalid:
     return ConfigInvalid(
         f"{path} cannot be {what}: {error.strerror}.",
-        remedy="Correct the cause, or add the entry to the file yourself.",
+        remedy="Correct the cause, then run the command again. Or add the entry to the file yourself.",
     )

@@ -83,8 +83,8 @@ def archive_entries(
     """
     if older_than < LEAST:
         raise ConfigInvalid(
-            f"Entries younger than {LEAST.days} days cannot be archived.",
-            remedy=f"Use {LEAST.days}d or more.",
+            f"Entries younger than {LEAST.days} days cannot be archived (got {older_than.days}).",
+            remedy=f"Use --older-than {LEAST.days}d or more.",
         )
     if dry_run:
         return _sum_moved(plan_runs(now, older_than))

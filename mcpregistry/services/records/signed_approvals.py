@@ -48,7 +48,7 @@ _TERMS = {
     "run_if_caller_left": "the setting 'run if caller left'",
     "execute_seconds": "the time for which an approval is valid",
     "risk": "the risk",
-    "risk_rank": "the rank of the risk",
+    "risk_rank": "the risk (as a number)",
     "expert": "its expert tool",
     "host": "its host",
 }

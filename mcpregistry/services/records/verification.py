@@ -51,16 +51,18 @@ _SEEN_LATE = 10_000  # ids: an entry may have its number long before it is seen
 _PAGE = 500
 _NO_FILE = (
     f"The file {newest_seal.FILE} did not exist on this machine: the machine is new, or the file was deleted. Entries that were removed "
-    "from the end of the log before now cannot be detected."
+    "from the end of the audit log before now cannot be detected."
 )
 _NO_NOTE = (
-    "The state of the last verification is missing from the database, so the whole log was read again. If no other "
+    "The state of the last verification is missing from the database, so the whole audit log was read again. If no other "
     "problem is found, `manage.py audit verify --full` creates it again."
 )
-_FORGED_NOTE = "The state of the last verification was changed, so the whole log was read again."
+_FORGED_NOTE = (
+    "The state of the last verification was changed, so the whole audit log was read again."
+)
 _UNREADABLE = (
-    "The log could not be read completely, because a table contains a value that the site does not write. See the log of "
-    "the process for the place."
+    "The audit log could not be read completely, because a table contains a value that the site never writes. The log of "
+    "the process shows where the value is."
 )
 
 

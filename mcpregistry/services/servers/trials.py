@@ -168,7 +168,7 @@ def _give_up(tests: QuerySet[ServerTest], now: datetime) -> int:
         verdict=ServerTest.Verdict.FAILED,
         finished_at=now,
         error_code="WORKER_LOST",
-        error="The worker stopped during this test. Test again.",
+        error="The worker stopped during this test. Test the server again.",
     )
 
 

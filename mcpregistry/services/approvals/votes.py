@@ -389,7 +389,7 @@ def explain_lost_quorum(request: ApprovalRequest, votes: Iterable[ApprovalVote])
     lost = [each for each in agreeing if _is_vote_lost(request, each)]
     if len(agreeing) - len(lost) >= request.quorum:
         return ""
-    why = [f"{each.name} no longer has permission to approve it" for each in lost]
+    why = [f"{each.name} no longer has permission to approve the call" for each in lost]
     return "; ".join(why) or "too few approvers have approved these arguments"
 
 

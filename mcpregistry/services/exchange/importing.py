@@ -533,7 +533,7 @@ class _ServerImport:
             self._note(
                 "parked",
                 make_pointer("inputs"),
-                f"No server can use {', '.join(unusable)} yet.",
+                f"No server can use {'this credential' if len(unusable) == 1 else 'these credentials'} yet: {', '.join(unusable)}.",
                 SCOPE_REMEDY,
             )
 

@@ -129,7 +129,7 @@ def _explain_difference(
         if env.get(name) != new_env.get(name)
     ]:
         return (
-            f"The entry lacks these variables, or has other values for them: {', '.join(missing)}."
+            f"These variables of the entry are missing or have other values: {', '.join(missing)}."
         )
     always = [name for name in file.host.spelling.always if item.get(name) != expected[name]]
     return f'The key "{always[0]}" of the entry is missing or has another value.' if always else ""

@@ -23,6 +23,7 @@ from mcpregistry.database_errors import is_passing
 from mcpregistry.db import stream_rows
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import encode_canonical_json
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.models import Conversation, Invocation
 from mcpregistry.models.audit import GENESIS, AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.signing import newest_key, signature, verify_signature
@@ -176,7 +177,7 @@ def load_verification_state() -> tuple[VerificationState, str]:
     except ConfigInvalid as error:  # a key was taken off the ring, or so it says
         return (
             VerificationState(),
-            f"The state of the last verification cannot be verified, so the whole log was read again. {error.message}",
+            f"The state of the last verification cannot be verified, so the whole audit log was read again. {error.message}",
         )
     said = json.loads(row.state)
     stands = {writer: ChainStand(*stand) for writer, stand in said["stands"].items()}
@@ -370,7 +371,7 @@ class _Verification:
             known = self.state.books.get(name)
             if known and head[0] < known[0]:
                 self.problems.append(
-                    f"Checkpoint {each.number}: {name} had {known[0]} entries, but has only {head[0]} now."
+                    f"Checkpoint {each.number}: {name} had {number_of(known[0], 'entry', 'entries')}, but has only {head[0]:,} now."
                 )
             if known != head:
                 self.state.books[name] = head

@@ -76,7 +76,7 @@ def _set_token(source: RegistrySource, before: RegistrySource | None, token: str
     ):
         raise ConfigInvalid(
             "The token would be sent unencrypted over http.",
-            remedy="Use an https:// address. If the registry is in a private network, add this network to its allowed networks.",
+            remedy="Use an https:// address. If the registry is in a private network, add this network to the allowed networks of the registry.",
         )
 
 

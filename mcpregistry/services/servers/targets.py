@@ -158,7 +158,7 @@ class _Filling:
 
     def _fill_argv(self) -> list[str]:
         words = [
-            self._fill_text(word, f"word {place} of the command")
+            self._fill_text(word, f"command (word {place})")
             for place, word in enumerate(self.server.command, 1)
         ]
         try:
@@ -208,13 +208,14 @@ class _Filling:
         filled = fill(text, variables=self.variables, credential=self._find_credential)
         if filled is None:
             raise ConfigInvalid(
-                f"A value in the {what} of '{self.server.slug}' is missing: {text}", remedy=LISTED
+                f"A value in the {what} of the server '{self.server.slug}' is missing: {text}",
+                remedy=LISTED,
             )
         return filled
 
     def _make_unusable_error(self, what: str) -> ConfigInvalid:
         return ConfigInvalid(
-            f"The {what} of '{self.server.slug}' is not valid after its variables and credentials were replaced with their values.",
+            f"The {what} of the server '{self.server.slug}' is not valid after variables and credentials were replaced with their values.",
             remedy="Check the values of the variables and credentials. A credential cannot change a program, a working "
             "directory or a destination, and it cannot add an option. Write an option and its credential as one word, for "
             "example --token=${cred:NAME}.",

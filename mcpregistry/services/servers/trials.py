@@ -196,7 +196,7 @@ def _explain_hidden_paths(server: Server, in_sandbox: bool) -> str:
         return ""
     return (
         f" In its sandbox, the server cannot read these paths in its command: {', '.join(hidden)}. "
-        "If it needs them, edit the server, and add them under “May read”."
+        "If the server needs these paths, edit the server, and add the paths to the field “May read”."
     )
 
 

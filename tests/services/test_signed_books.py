@@ -216,7 +216,7 @@ def test_spending_that_was_lowered_for_a_moment_is_found(sealed: None):
     BudgetEntry.objects.filter(seq=ENTRIES).update(spent=0)
     spend(Budget.objects.get(), "later")
     BudgetEntry.objects.filter(seq=ENTRIES).update(spent=ENTRIES)
-    said = "the total of the period is not the total of the entry before it plus the amount of this entry"
+    said = "the total in this entry is not the total in the entry before it plus the amount of this entry"
     for full in (False, True, False):
         assert [found.rpartition(": ")[2] for found in verify(full=full).problems] == [said]
     assert broken() == {"Every budget entry is signed and follows the one before it."}

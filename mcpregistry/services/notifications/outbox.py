@@ -274,7 +274,7 @@ def _check(channel: Channel) -> None:
     ):
         raise ConfigInvalid(
             error_texts.say_not_valid(clean_text(unknown[0], 50), "an event"),
-            remedy=f"Choose from {', '.join(event for event in NotificationEvent if event is not NotificationEvent.TEST)}.",
+            remedy=f"Use one of these events: {', '.join(event for event in NotificationEvent if event is not NotificationEvent.TEST)}.",
         )
     {
         ChannelKind.WEBHOOK: _check_webhook,

@@ -45,7 +45,7 @@ FILE = 100_000  # entries of one file
 BATCH = 5_000  # entries that one transaction removes
 _LOCK = ".archiving"
 _PAGE = 500
-_WHOLE = "Only entries in verified archive files were removed. Run the command again to continue."
+_WHOLE = "Only entries in verified archive files were removed. Run `manage.py audit archive` again to continue."
 
 Say = Callable[[str], None]
 

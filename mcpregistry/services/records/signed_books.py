@@ -220,7 +220,7 @@ def _explain_break(before: Any, entry: Any) -> str:
         before.end,
     )
     if is_same_period and entry.spent != before.spent + entry.amount:
-        return "the total of the period is not the total of the entry before it plus the amount of this entry"
+        return "the total in this entry is not the total in the entry before it plus the amount of this entry"
     return ""
 
 

@@ -352,9 +352,8 @@ def describe_left_out(discovery: Discovery) -> str:
     thousands of them."""
     lines = [*discovery.changes, *discovery.problems]
     more = len(lines) - _TOLD_LEFT_OUT
-    only_changes = (
-        f" {'is' if more == 1 else 'are'} {WITH_CHANGES}" if more <= len(discovery.changes) else ""
-    )
+    verb = "is" if more == 1 else "are"
+    only_changes = f" {verb} {WITH_CHANGES}" if more <= len(discovery.changes) else ""
     return clean_text(
         "\n".join(
             [*lines[-_TOLD_LEFT_OUT:], *([f"{more:,} more{only_changes}"] if more > 0 else [])]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+from mcpregistry.domain import error_texts
 from mcpregistry.domain.errors import Unavailable
 
 
@@ -127,17 +128,15 @@ def make_unavailable_error(error: BaseException) -> Unavailable:
     """What whoever asked for something is told of an error of the database."""
     if is_outcome_unknown(error):
         return Unavailable(
-            "The database is unavailable. It is not known whether the change was saved.",
-            remedy="Check before you try again; see the log for details.",
+            f"{error_texts.DATABASE_UNAVAILABLE} It is not known whether the change was saved.",
+            remedy="Check whether the change was saved before you try again. An operator can find the cause in the log.",
         )
     if fault_of(error) is DatabaseFault.REFUSES:
         return Unavailable(
             "The database does not accept changes at the moment: it is read-only, full, locked or overloaded.",
-            remedy="Try again in a moment; see the log for details.",
+            remedy=error_texts.TRY_AGAIN,
         )
-    return Unavailable(
-        "The database is unavailable.", remedy="Try again in a moment; see the log for details."
-    )
+    return Unavailable(error_texts.DATABASE_UNAVAILABLE, remedy=error_texts.TRY_AGAIN)
 
 
 def _driver_error(error: BaseException) -> BaseException:

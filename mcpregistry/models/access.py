@@ -346,7 +346,7 @@ class Grant(TrackedModel):
                 {
                     "uri": _(
                         "URI patterns apply only to resources. Grant the server's resources, its resource templates or "
-                        "everything, or leave the URIs empty."
+                        "everything. Or leave the field “URIs” empty."
                     )
                 }
             )

@@ -39,8 +39,8 @@ class HostSession(models.Model):
         null=True,
         blank=True,
         help_text=_(
-            "When the session ended: because the host ended it, because it was inactive, or because the agent"
-            " had too many sessions."
+            "When the session ended. A session ends if the host ends it, if it is inactive, or if the "
+            "agent has too many sessions."
         ),
     )
 

@@ -163,7 +163,7 @@ class RegistryEntry(models.Model):
         null=True,
         blank=True,
         help_text=_(
-            "When the content of the entry was found to have changed without a new version."
+            "When the site found that the content of the entry had changed without a new version."
         ),
     )
     published_at = models.DateTimeField(null=True, blank=True)

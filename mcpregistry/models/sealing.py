@@ -41,7 +41,7 @@ def unseal(text: str, *, place: str) -> Any:
     if version != "v1" or key is None:
         raise ConfigInvalid(
             f'The secret at {place} was encrypted with the key "{key_id}", which this site does not have.',
-            remedy="Add that key to SLIPSNISSE_KEYS again, or enter the secret again.",
+            remedy="Add that key to the setting SLIPSNISSE_KEYS again, or enter the secret again.",
         )
     try:
         raw = base64.b64decode(encoded)

@@ -43,8 +43,8 @@ def signature(key_id: str, purpose: str, text: str) -> str:
     if key is None:
         raise ConfigInvalid(
             explain_missing_key(key_id),
-            remedy="Add that key to SLIPSNISSE_AUDIT_KEYS again, or add the key that it was derived from to "
-            "SLIPSNISSE_KEYS.",
+            remedy="Add that key to the setting SLIPSNISSE_AUDIT_KEYS again. If the name of the key begins with "
+            '"ring.", add the encryption key with the rest of the name to SLIPSNISSE_KEYS instead.',
         )
     return hmac.digest(key, f"{purpose}:{key_id}:{text}".encode(), "sha256").hex()
 

@@ -119,7 +119,7 @@ def test_a_token_is_entered_kept_and_removed_and_never_shown(
     assert "Remove the stored token" in shown
     assert "s3cret" not in shown
     moved = text(client.post(address, entered | {"token": "", "base_url": "https://evil.example"}))
-    assert "cannot be used with this change" in moved
+    assert "you cannot keep the stored token" in moved
     assert 'name="token"' not in text(client_of("operator").get(address))
     client.post(address, entered | {"token": "", "remove_token": "on"})
     source.refresh_from_db()

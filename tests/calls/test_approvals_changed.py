@@ -85,15 +85,15 @@ CHANGES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "approver disabled": (
         lambda: User.objects.update(is_active=False),
-        "Bob no longer has permission to approve it",
+        "Bob no longer has permission to approve the call",
     ),
     "approver's role taken": (
         lambda: User.objects.get().groups.clear(),
-        "Bob no longer has permission to approve it",
+        "Bob no longer has permission to approve the call",
     ),
     "approver deleted": (
         lambda: User.objects.all().delete(),
-        "Bob no longer has permission to approve it",
+        "Bob no longer has permission to approve the call",
     ),
 }
 

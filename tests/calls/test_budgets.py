@@ -91,12 +91,12 @@ async def test_the_agent_is_told_of_the_soft_mark_once_and_the_record_says_the_s
     here: Site = await site()
     told = [await here.call("slow__count", {"steps": 1}) for _ in range(3)]
     words = [
-        [each["text"] for each in outcome.result["content"] if "Budget" in each["text"]]
+        [each["text"] for each in outcome.result["content"] if "budget" in each["text"]]
         for outcome in told
     ]  # type: ignore[index]
     assert [len(each) for each in words] == [0, 1, 0]
     assert words[1][0].startswith(
-        "(Budget 'b': 2 calls of 9 calls are used in the current month. When the limit is reached, "
+        "(Used from the budget 'b' in the current month: 2 calls of 9 calls. When the limit is reached, "
         "calls are refused"
     )
     row = await db_call(Invocation.objects.get, pk=told[1].invocation_id)
@@ -133,7 +133,7 @@ async def test_a_call_that_people_were_asked_about_is_told_of_the_soft_mark_with
         await vote(bob)
         outcome = await calling
         words.append(
-            [each["text"] for each in outcome.result["content"] if "Budget 'b'" in each["text"]]
+            [each["text"] for each in outcome.result["content"] if "budget 'b'" in each["text"]]
         )
         row = await db_call(Invocation.objects.get, pk=outcome.invocation_id)
         assert all(word in row.result for word in words[-1])
@@ -243,9 +243,9 @@ async def test_what_comes_by_an_endpoint_spends_of_its_budget_whosever_it_is_and
     assert ends[3].message.startswith(
         "The budget 'door' of the endpoint 'default' allows 2 calls each month"
     )
-    assert "(Budget 'door' of this endpoint: 2 calls of 2 calls are used" in str(ends[2].result), (
-        "who gets there is told"
-    )
+    assert "budget 'door' of this endpoint in the current month: 2 calls of 2 calls." in str(
+        ends[2].result
+    ), "who gets there is told"
     assert await db_call(spent) == (2, 0)
 
 
@@ -271,8 +271,8 @@ async def test_a_call_that_becomes_a_task_leaves_the_word_of_the_soft_mark_to_th
     task = await here.call("slow__count", {"steps": 1})
     assert (task.state, task.task_id) == (InvocationState.DISPATCHED, "t")
     answer = await here.call("slow__count", {"steps": 1})
-    assert "(Budget 'b': 2 calls of 9 calls are used" in str(answer.result)
-    assert "Budget 'b'" not in str((await here.call("slow__count", {"steps": 1})).result)
+    assert "budget 'b' in the current month: 2 calls of 9 calls." in str(answer.result)
+    assert "budget 'b'" not in str((await here.call("slow__count", {"steps": 1})).result)
     row = await db_call(Invocation.objects.get, pk=adopted[0])
     ended = ending.build_end_columns(
         InvocationState.SUCCEEDED,

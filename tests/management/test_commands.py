@@ -146,7 +146,7 @@ def test_connect_writes_lists_and_takes_out(db, tmp_path, monkeypatch):
     file.write_text(entry.replace('"runmcp"', '"runmcp", "--era", "legacy"'))
     assert "stdio: connected" in run("connect", "--list")[1], "somebody's own way to start it"
     file.write_text(entry.replace(str(ROOT / "manage.py"), "/gone/manage.py"))
-    assert "stale: /gone/manage.py does not exist any more" in run("connect", "--list")[1]
+    assert "stale: The file /gone/manage.py does not exist any more" in run("connect", "--list")[1]
     assert "rewritten" in run("connect", "--repair")[1]
     assert "“project-slipsnisse” was added to" in run("connect", "gemini", "--workspace")[1]
     said = run("connect", "--list")[1]

@@ -239,7 +239,9 @@ def test_what_no_document_could_hold_is_not_saved(columns: dict[str, Any]):
     grant = Grant(agent=new_agent("ann"), server=new_server("s"), **columns)
     with pytest.raises(ConfigInvalid, match="NUL character, an incomplete Unicode character"):
         grants.save_grant(grant=grant, actor=ACTOR)
-    with pytest.raises(ConfigInvalid, match="description: the value contains a NUL character"):
+    with pytest.raises(
+        ConfigInvalid, match="the field description cannot be saved: it contains a NUL character"
+    ):
         saved("t", command=["/bin/echo"], description="a\0b")
 
 

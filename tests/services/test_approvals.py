@@ -246,7 +246,7 @@ def test_a_voter_who_loses_the_right_counts_no_more(bob: User):
     eve.save()
     assert (
         votes.explain_lost_quorum(request_of(ticket), votes.list_votes(request_of(ticket)))
-        == "bob no longer has permission to approve it; eve no longer has permission to approve it"
+        == "bob no longer has permission to approve the call; eve no longer has permission to approve the call"
     )
 
 

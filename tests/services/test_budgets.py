@@ -225,7 +225,7 @@ def test_channels_are_told_of_each_mark_once_in_a_period_and_the_agent_of_the_so
     )
     second = reserve(reference=one)
     assert [each.said for each in second.remarks] == [
-        "Budget 'daily': 2 calls of 3 calls are used in the current day. When the limit is reached, calls are refused until 2026-11-03 00:00 UTC."
+        "Used from the budget 'daily' in the current day: 2 calls of 3 calls. When the limit is reached, calls are refused until 2026-11-03 00:00 UTC."
     ]
     end(one)
     spending.settle(call_id=one)
@@ -420,7 +420,7 @@ def test_books_that_were_changed_by_hand_are_found():
     made(2)
     row.periods.update(spent=1)
     assert list(rules.find_unbalanced_budgets(timezone.now())) == [
-        f"daily: the period that began {timezone.now():%Y-%m-%d} 00:00"
+        f"daily: the period since {timezone.now():%Y-%m-%d} 00:00 UTC does not match the entries"
     ]
     row.periods.update(spent=2)
 

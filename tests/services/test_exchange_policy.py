@@ -132,7 +132,7 @@ def test_a_file_that_approves_otherwise_is_a_difference():
     )
     found = import_file(raw=raw.encode(), path="mcp-servers.json", actor="test", may_rule=True)
     assert not found.saved
-    assert "different server" in found.refused[0].sentence
+    assert "its settings differ" in found.refused[0].sentence
     assert taken() == ["a"]
 
 

@@ -199,7 +199,7 @@ def test_names_that_are_not_there_are_refused_with_those_that_are(tmp_path: Path
     with pytest.raises(NotFound, match=r"Available: .*ann"):
         put(file_of(tmp_path), "nobody")
     Endpoint.objects.update(enabled=False)
-    with pytest.raises(NotFound, match="none yet"):
+    with pytest.raises(NotFound, match="First enable an endpoint"):
         put(file_of(tmp_path))
 
 

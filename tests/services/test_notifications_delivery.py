@@ -118,7 +118,7 @@ def test_a_webhook_gets_the_facts_signed(receiver):
         ((404, {}, b""), "HTTP 404"),
         (
             (302, {"Location": "http://127.0.0.1:1/"}, b""),
-            "HTTP 302, a redirect. Redirects are not followed",
+            "HTTP 302, which is a redirect. The site does not follow redirects",
         ),
     ],
 )
@@ -185,8 +185,8 @@ def test_a_private_address_is_refused_unless_the_channel_names_its_network(recei
     tell("asked", held())
     deliver()
     assert receiver.requests == []
-    assert "is private, reserved" in only().last_error
-    assert "channel's allowed networks" in only().last_error
+    assert "is private or reserved" in only().last_error
+    assert "allowed networks of the channel" in only().last_error
     Channel.objects.update(allowed_networks=telling.LOOPBACK)
     due_again()
     deliver()
@@ -404,7 +404,9 @@ def test_without_a_mail_server_the_row_says_what_to_set():
     email()
     tell("asked", held())
     deliver()
-    assert only().last_error == "No mail server is configured. Set EMAIL_URL."
+    assert (
+        only().last_error == "No mail server is configured. Set EMAIL_URL, then restart the site."
+    )
 
 
 @pytest.mark.both_databases

@@ -257,7 +257,7 @@ def test_a_launch_that_somebody_changed_is_not_confirmed_when_the_file_returns(
     change_file_and_put_it_back(tmp_path / "shop")
     assert states() == {"git": Lifecycle.DRAFT}
     row = ProjectFile.objects.get()
-    assert (row.state, "on its page" in row.problem) == ("starting", True)
+    assert (row.state, "on the page of the server" in row.problem) == ("starting", True)
     lifecycle.confirm_launch(
         server=Server.objects.get(), actor=ACTOR, launch_hash=Server.objects.get().launch_hash()
     )

@@ -568,7 +568,7 @@ def test_a_token_goes_to_its_registry_alone_and_to_no_address_that_somebody_else
         row = RegistrySource.objects.get()
         for name, value in change.items():
             setattr(row, name, value)
-        with pytest.raises(ConfigInvalid, match="cannot be used with this change"):
+        with pytest.raises(ConfigInvalid, match="you cannot keep the stored token"):
             sources.save_source(source=row, actor="user:eve")
     row = RegistrySource.objects.get()
     row.allowed_networks = []

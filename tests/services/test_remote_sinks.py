@@ -280,7 +280,7 @@ def test_a_setting_that_cannot_work_is_told_with_the_remedy(settings, name, url,
     [
         ("AUDIT_SYSLOG", "tcp://log.example.org", "SLIPSNISSE_AUDIT_SYSLOG must be"),
         ("AUDIT_SYSLOG", "udp://log.example.org:x", "SLIPSNISSE_AUDIT_SYSLOG must be"),
-        ("AUDIT_NETWORKS", ["10.0.0.0/8", "home"], "SLIPSNISSE_AUDIT_NETWORKS must be"),
+        ("AUDIT_NETWORKS", ["10.0.0.0/8", "home"], "SLIPSNISSE_AUDIT_NETWORKS must contain"),
     ],
 )
 def test_other_settings_that_cannot_work_are_told_at_the_start(settings, name, value, wrong):

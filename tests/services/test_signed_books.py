@@ -216,7 +216,7 @@ def test_spending_that_was_lowered_for_a_moment_is_found(sealed: None):
     BudgetEntry.objects.filter(seq=ENTRIES).update(spent=0)
     spend(Budget.objects.get(), "later")
     BudgetEntry.objects.filter(seq=ENTRIES).update(spent=ENTRIES)
-    said = "the amount spent in its period does not match the entry before it and its amount"
+    said = "the total in this entry is not the total in the entry before it plus the amount of this entry"
     for full in (False, True, False):
         assert [found.rpartition(": ")[2] for found in verify(full=full).problems] == [said]
     assert broken() == {"Every budget entry is signed and follows the one before it."}
@@ -226,7 +226,7 @@ def test_pool_that_was_filled_up_is_found_after_the_next_charge(sealed: None):
     fill_up()
     charge(EnergyPool.objects.get(), "later")
     assert seal() is not None
-    said = "the pool contained more units than it could contain after the entry before it"
+    said = "since the entry before it, more units were added than the pool refills in this time"
     for full in (False, True, False):
         assert [found.rpartition(": ")[2] for found in verify(full=full).problems] == [said]
 

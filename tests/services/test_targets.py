@@ -140,7 +140,7 @@ def test_values_are_checked_again_once_filled_in_and_never_quoted(value, changes
     Credential.objects.create(name="odd", value=value, scope=SCOPE)
     server = confirmed(**changes)
     with pytest.raises(
-        SlipsnisseError, match="after its variables and credentials were replaced"
+        SlipsnisseError, match="after variables and credentials were replaced"
     ) as caught:
         build_target(server.pk)
     assert SECRET not in f"{caught.value!r} {caught.value}"
@@ -172,7 +172,7 @@ def test_a_credential_changes_no_destination_and_no_program(value: str, changes:
     Credential.objects.create(name="own", value="harmless", scope=SCOPE)
     server = confirmed(**changes)
     Credential.objects.filter(name="own").first().change(value=value).save()
-    with pytest.raises(ConfigInvalid, match="after its variables and credentials were replaced"):
+    with pytest.raises(ConfigInvalid, match="after variables and credentials were replaced"):
         build_target(server.pk)
 
 

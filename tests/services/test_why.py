@@ -143,7 +143,7 @@ def test_the_stage_that_hides_a_tool_is_named_with_what_to_do(
 def test_a_listed_tool_says_its_name_and_who_would_be_asked(tool: Tool):
     found = ask(tool)
     assert (found.listed, found.name, found.asked) == (True, "bank__pay", ("eve",))
-    assert found.answer == "The call waits for 1 of 1 approvers: no rule matches."
+    assert found.answer == "The call waits for 1 approval (no rule matches). 1 user can approve it."
     assert "Risk high" in next(s.fact for s in found.stages if s.name == "policy")
     assert next(s for s in found.stages if s.name == "arguments").ok is None
 
@@ -189,7 +189,7 @@ def test_arguments_are_checked_like_those_of_a_call(tool: Tool):
 def test_the_agents_owner_is_asked_only_where_the_rule_says_so(tool: Tool):
     Agent.objects.update(owner=User.objects.get())
     assert ask(tool).asked == ()
-    assert "0 of the 1 required approvers" in ask(tool).answer
+    assert "but only 0 users can approve it" in ask(tool).answer
     save_rule(rule=PolicyRule(name="r", outcome="ask", requester_may_confirm=True), actor=ACTOR)
     assert ask(tool).asked == ("eve",)
 

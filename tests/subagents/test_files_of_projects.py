@@ -101,7 +101,8 @@ def test_a_first_start_that_fails_leaves_nothing_and_the_next_one_works(
     assert everything() == before
     is_ended = "FAKE_CRASH" in broken.get("env", {})
     assert (
-        "The end of its log:\n  cannot find my configuration" in refused.value.problems[0]
+        "The last lines of the log of the server:\n  cannot find my configuration"
+        in refused.value.problems[0]
     ) is is_ended
     served(write(tmp_path, git("log"), "expert", "log"))
     assert uses("expert") == {"git::log"}

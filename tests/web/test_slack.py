@@ -97,7 +97,7 @@ def test_a_stranger_is_told_what_to_do(room):
     room.press(room.address, stamp, "approve", member="U0EVE")
     assert state(request) == "pending"
     assert (
-        "Ask an administrator to add your account under Slack members: workspace T0NISSE, member U0EVE."
+        "Ask an administrator to add your account on the page Slack members, with the workspace T0NISSE and the member U0EVE."
         in room.whispers[0]["text"]
     )
     assert room.whispers[0]["user"] == "U0EVE"

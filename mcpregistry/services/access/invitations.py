@@ -25,8 +25,8 @@ DEFAULT_LIFE = timedelta(days=7)
 # a link gives a role, so it needs what giving one needs
 MAY_INVITE = ("auth.add_user", "auth.change_user")
 _GONE = NotFound(
-    "This invitation does not work.",
-    remedy="It was used or revoked, or it has expired. Ask the user who invited you for another link.",
+    "This invitation does not work: it was used or revoked, or it has expired.",
+    remedy="Ask the user who invited you for another link.",
 )
 
 

@@ -93,6 +93,6 @@ def _make_repeat_refusal(request: ApprovalRequest, seconds: int) -> RefusedBefor
     page = f"{settings.SITE_URL}/approvals/{request.pk}/"
     return RefusedBefore(
         request.call.reason,
-        remedy=f"The same call was rejected recently, so no approver was asked again. You can request this call again after {until}. The decision: {page}",
+        remedy=f"The same call was rejected recently, so no approver was asked again. You can request this call again after {until}. You can see the decision on the page {page}",
         request_id=request.pk,
     )

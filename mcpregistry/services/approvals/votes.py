@@ -45,7 +45,7 @@ HOST = "host"  # votes of the person at the host, who needs no account
 _ANOTHER = "Ask another approver to decide."
 _SO_ANOTHER = "so another approver must decide"
 _ONE_MORE = "Another approver must approve it as well."
-_REVIEW_CALL = "Open the call again."
+_REVIEW_CALL = "To see the decision, open the page of the call again."
 
 
 class AlreadyDecided(Conflict):
@@ -88,7 +88,7 @@ def _explain_own_request(request: ApprovalRequest, user: User) -> str:
     if has_written(request, user):
         return f"You have written in the conversation of this call, {_SO_ANOTHER}."
     if has_steered(request, user):
-        return f"You have resolved a call of this run whose outcome was unknown, {_SO_ANOTHER}."
+        return f"You have recorded the outcome of another call of this run, {_SO_ANOTHER}."
     return (
         f"You own the agent of this call, {_SO_ANOTHER}."
         if _find_owner_id(request) == user.pk
@@ -218,7 +218,7 @@ def lift_refusal(*, request_id: str, user: User, reason: str = "") -> ApprovalRe
         raise Denied(told, remedy=_ANOTHER)
     if not refusals.forget(request):
         raise Conflict(
-            "This call does not have a rejection that you can lift.",
+            "New requests for this call are already allowed.",
             remedy="Nothing needs to be done: approvers are asked when an agent makes this call again.",
         )
     audit.record_entry(
@@ -270,7 +270,7 @@ def _check_seen(request: ApprovalRequest, seen: str) -> None:
     if seen and seen != hash_current_arguments(request):
         raise Conflict(
             "The arguments were changed after you opened this page.",
-            remedy="Review the arguments again.",
+            remedy="Open the page of the call again, and review the new arguments.",
         )
 
 
@@ -389,7 +389,7 @@ def explain_lost_quorum(request: ApprovalRequest, votes: Iterable[ApprovalVote])
     lost = [each for each in agreeing if _is_vote_lost(request, each)]
     if len(agreeing) - len(lost) >= request.quorum:
         return ""
-    why = [f"{each.name} no longer has permission to approve it" for each in lost]
+    why = [f"{each.name} no longer has permission to approve the call" for each in lost]
     return "; ".join(why) or "too few approvers have approved these arguments"
 
 

@@ -72,7 +72,7 @@ def save_budget(*, budget: Budget, actor: str) -> Budget:
         )
     if budget.soft is not None and budget.hard is not None and budget.soft > budget.hard:
         raise ConfigInvalid(
-            "The soft limit must not be above the hard limit.",
+            f"The soft limit ({float(budget.soft):.12g}) must not be above the hard limit ({float(budget.hard):.12g}).",
             remedy="Lower the soft limit, or raise the hard limit.",
         )
     _require_whole_amounts(budget)

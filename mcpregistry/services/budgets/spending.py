@@ -142,7 +142,7 @@ def _make_remark(budget: Budget, period: BudgetPeriod, book: Book, more: int) ->
         else " The budget resets at"
     )
     whose = f"'{budget.slug}'" if budget.agent else f"'{budget.slug}' of this endpoint"
-    said = f"Budget {whose}: {used}{of} are used in the current {budget.period}.{after} {_format_moment(period.end)}."
+    said = f"Used from the budget {whose} in the current {budget.period}: {used}{of}.{after} {_format_moment(period.end)}."
     return Remark(said, period.pk)
 
 

@@ -72,4 +72,4 @@ def _find_meanings_among(capabilities: Collection[str], slugs: frozenset[str]) -
 
 
 def _write_one_of(found: tuple[str, ...]) -> str:
-    return f"Write {' or '.join(found)} in the agent's capabilities."
+    return f"Write {' or '.join(found)} in the agent's capabilities instead."

@@ -15,7 +15,7 @@ from django.db.models import Model, Q
 from mcpregistry.domain.caller_rights import Rights
 from mcpregistry.domain.errors import Denied
 from mcpregistry.domain.policy.conditions import ConditionInvalid, compile_condition
-from mcpregistry.domain.text.display import show_invisible_characters
+from mcpregistry.domain.text.display import number_of, show_invisible_characters
 from mcpregistry.extensions import list_extensions
 from mcpregistry.models import Agent, Endpoint, PolicyRule, Server, Tool
 
@@ -113,13 +113,12 @@ def _make_refusal(
 ) -> Denied:
     names = [f"'{show_invisible_characters(rule.name, 100)}'" for rule in rules]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    noun = "rule" if len(names) == 1 else "rules"
     who = (
-        f"the rules {', '.join(names[:_NAMED])}{more}"
-        if named
-        else f"{len(rules)} of the policy rules"
+        f"the {noun} {', '.join(names[:_NAMED])}{more}" if named else number_of(len(rules), "rule")
     )
     return Denied(
-        f"You do not have permission to change {', '.join(changed)} of the {row._meta.verbose_name} "
-        f"'{show_invisible_characters(str(row), 100)}'. After the change, {who} could match other calls.",
-        remedy="Ask an administrator who has permission to change rules.",
+        f"You do not have permission to change these fields of the {row._meta.verbose_name} "
+        f"'{show_invisible_characters(str(row), 100)}': {', '.join(changed)}. After the change, {who} could match other calls.",
+        remedy="Ask a user with permission to change rules to make this change.",
     )

@@ -94,7 +94,7 @@ def _check_storable(row: Model) -> None:
         text_or_json = field.editable and isinstance(field, JSONField | CharField | TextField)
         if text_or_json and not text.is_readable_value(field.value_from_object(row), below=DEPTH):
             raise ConfigInvalid(
-                f"This value cannot be saved: {field.name}: the value contains a NUL character, an incomplete Unicode character or "
+                f"The value of the field {field.name} cannot be saved: it contains a NUL character, an incomplete Unicode character or "
                 "an infinite number, or it is nested too deeply.",
                 remedy="Correct this field.",
             )

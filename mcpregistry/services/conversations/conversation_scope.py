@@ -59,7 +59,7 @@ def explain_conversation_limit(call: Invocation) -> str:
     if call.origin == "run" and speaker not in ("", call.agent_slug):
         return ""
     seen = servers is not None and (not servers or call.server_slug in servers)
-    return "" if seen else "its conversation can no longer use the server"
+    return "" if seen else "the conversation of the call can no longer use the server"
 
 
 def _note_use(conversation: str, before: datetime) -> None:

@@ -219,19 +219,20 @@ def _check_own_words(tool: Tool) -> None:
         )
     except ValidationError as error:
         raise ConfigInvalid(
-            "; ".join(error.messages), remedy="Correct the name or the description."
+            "; ".join(error.messages),
+            remedy="Correct the field “Name for hosts” or “Description for hosts”.",
         ) from None
     if tool.own_name:
         others = Tool.offers.filter(server=tool.server_id, kind=tool.kind).exclude(pk=tool.pk)
         if tool.kind in READ:
             raise ConfigInvalid(
                 "A resource cannot have another name for hosts, because hosts identify a resource by its URI.",
-                remedy="Leave the name empty.",
+                remedy="Leave the field “Name for hosts” empty.",
             )
         if others.filter(Q(name=tool.own_name) | Q(own_name=tool.own_name)).exists():
             raise ConfigInvalid(
                 f"The server {tool.server} already has a {tool.kind} with the name '{tool.own_name}'.",
-                remedy="Choose another name, or leave it empty.",
+                remedy="Choose another name, or leave the field “Name for hosts” empty.",
             )
 
 
@@ -245,7 +246,8 @@ def save_tool(*, tool: Tool, actor: str, rights: Rights = deny_all_rights) -> To
     before = take_current(tool, own=(*SEEN_OR_DECIDED, "read_only", "destructive", "open_world"))
     if min(tool.call_energy or 0, tool.call_cost or 0) < 0:
         raise ConfigInvalid(
-            "The energy and cost of a call cannot be negative.", remedy="Enter zero or more."
+            "The energy and cost of a call cannot be negative.",
+            remedy="Enter 0 or a positive number.",
         )
     _check_own_words(tool)
     check_rule_inputs(tool, before, rights=rights)

@@ -46,7 +46,7 @@ def save_pool(*, pool: EnergyPool, actor: str) -> EnergyPool:
     take_current(pool, own=("level", "level_at"))
     if pool.resume < pool.critical:
         raise ConfigInvalid(
-            "The resume level must not be below the critical level.",
+            f"The resume level ({pool.resume:.12g}) must not be below the critical level ({pool.critical:.12g}).",
             remedy="Set the resume level to the critical level or above.",
         )
     now = read_database_now()
@@ -222,7 +222,7 @@ def grant(*, pool_id: int, amount: float, actor: str) -> EnergyEntry:
     """A person gives units, up to the capacity. Raises ConfigInvalid and NotFound."""
     if not 0 < amount <= 1e9:
         raise ConfigInvalid(
-            "The number of units must be above 0 and at most 1,000,000,000.",
+            f"The number of units must be above 0 and at most 1,000,000,000 (got {amount:.12g}).",
             remedy="Enter a number up to the capacity of the pool.",
         )
     pool = lock_pool(pool_id)

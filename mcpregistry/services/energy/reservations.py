@@ -24,6 +24,7 @@ from django.db.models import Exists, OuterRef, Q
 from mcpregistry.db import read_database_now
 from mcpregistry.domain.energy import OnEmpty
 from mcpregistry.domain.lifecycle import SUPPOSED, InvocationState
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.models import EnergyEntry, EnergyPool, EnergyReservation, Invocation
 from mcpregistry.prepared_queries import Given, Insert, Select
 from mcpregistry.services.energy import estimates
@@ -56,13 +57,15 @@ class Shortage:
     def remedy(self) -> str:
         """When to ask again, for whoever is refused."""
         if math.isinf(self.soonest):
-            return "The pool cannot refill to the level that this call needs. Ask an operator to change the pool."
+            return "The energy pool never refills to the level that this call needs. Ask an operator to add units to the pool, or to raise its capacity or refill rate."
         if math.isinf(self.seconds):
             at_least = (
-                f", in {math.ceil(self.soonest)} seconds at the earliest" if self.soonest else ""
+                f", in {number_of(math.ceil(self.soonest), 'second')} at the earliest"
+                if self.soonest
+                else ""
             )
             return f"Call again when the calls in progress have ended{at_least}."
-        return f"Call again in {math.ceil(self.seconds)} seconds."
+        return f"Call again in {number_of(math.ceil(self.seconds), 'second')}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,7 @@ from mcpregistry.models import Credential
 from mcpregistry.services.access.credentials import MAY_KEEP, save_credential
 
 REMEDY = "To store these values as credentials, import with the option “Store secrets as credentials” (--credentials on the command line)."
-SCOPE_REMEDY = (
-    "Ask an administrator to add these credentials, or to set their scopes on their pages."
-)
+SCOPE_REMEDY = "Ask an administrator to add the missing credentials on the page Credentials, and to set their scopes."
 
 
 def describe_secrets(entry: ServerEntry) -> str:

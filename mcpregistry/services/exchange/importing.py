@@ -70,9 +70,9 @@ from mcpregistry.services.servers.lifecycle import disable_server, enable_server
 
 _STRICT = "slipsnisse"  # our own format is taken whole or not at all
 _WAITING = {
-    "env_file": "The setting is kept, but the file is not read. Add the variables of the file to env.",
-    "tools_allowed": "The list is kept, but not applied. Grants decide which tools are offered.",
-    "oauth": "The values for OAuth are kept, but not used yet. You can send a token in a header.",
+    "env_file": "The setting is stored, but the file that it names is not read. Add the variables of this file to env.",
+    "tools_allowed": "The list is stored, but has no effect. Grants decide which tools an agent can use.",
+    "oauth": "The values for OAuth are stored, but not used yet. To log in to the server, add a header with a token to the server.",
 }
 
 
@@ -233,7 +233,7 @@ def _expand_import(
 ) -> Document:
     expanded = expand_document(document, path, variables, folders)
     why = "The workspace of the server is not known."
-    remedy = "Enter the directory with --workspace DIRECTORY."
+    remedy = "Enter the workspace directory with --workspace DIRECTORY."
     places = (entry.at for entry in find_unresolved_folders(expanded))
     return expanded.add_notes(*(Note("refused", path, at, why, remedy, entry=at) for at in places))
 
@@ -359,7 +359,7 @@ class _ServerImport:
             self._note(
                 "translated",
                 entry.at,
-                f"Another server has this name. This server gets the name {free}.",
+                f"Another server already has this name, so this server is added as {free}.",
             )
             self.renamed[entry.key] = free
             entry = replace(entry, key=free)
@@ -411,7 +411,7 @@ class _ServerImport:
             self._note(
                 "translated",
                 entry.at,
-                f"Another server has this name. This server gets the name {name}.",
+                f"Another server already has this name, so this server is added as {name}.",
             )
         if not name or name == entry.key:
             return entry
@@ -456,11 +456,16 @@ class _ServerImport:
             self._note(
                 "parked",
                 entry.at,
-                "A different server with this name exists. The existing server was not changed.",
+                "Another server already has this name, and its settings differ. The existing server was not changed.",
             )
             return
         remedy = NOT_ITS_OWN if self.on_conflict == "own" else CONFLICT
-        self._note("refused", entry.at, "A different server with this name exists.", remedy)
+        self._note(
+            "refused",
+            entry.at,
+            "Another server already has this name, and its settings differ.",
+            remedy,
+        )
         self.changes.append(change)
 
     def _save(self, row: Server, entry: ServerEntry, change: ImportChange) -> bool:
@@ -528,7 +533,7 @@ class _ServerImport:
             self._note(
                 "parked",
                 make_pointer("inputs"),
-                f"No server can use {', '.join(unusable)} yet.",
+                f"No server can use {'this credential' if len(unusable) == 1 else 'these credentials'} yet: {', '.join(unusable)}.",
                 SCOPE_REMEDY,
             )
 

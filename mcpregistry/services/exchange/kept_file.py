@@ -41,7 +41,7 @@ class KeptFile:
             self._revision = revision
             return [
                 *map(str, written.refused),
-                f"{self.path}: not changed because of the problems above.",
+                f"The file {self.path} was not changed because of the problems above.",
             ]
         as_yaml = self.format_name.startswith("slipsnisse") and self.path.suffix != ".json"
         told = self._write(text.dump(written.data, as_yaml=as_yaml))
@@ -55,4 +55,4 @@ class KeptFile:
         if before is not None:
             write_file(self.path.with_name(self.path.name + BEFORE), before)
         write_file(self.path, content)
-        return [f"{self.path}: written."]
+        return [f"The file {self.path} was written."]

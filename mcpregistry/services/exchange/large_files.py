@@ -41,13 +41,13 @@ def reduce_large_file(raw: bytes, file: str) -> bytes:
 
     if len(raw) > MAX_BYTES:
         raise FileInvalid(
-            file, "The file is larger than 50 MiB.", remedy="Split it into several files."
+            file, "The file is larger than 50 MiB.", remedy="Split the file into several files."
         )
     if not raw.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         raise FileInvalid(
             file,
             "The file is larger than 1 MiB and is not JSON.",
-            remedy="Import only the part with the servers.",
+            remedy="Copy the part with the servers to a new file, and import that file.",
         )
     try:
         done = subprocess.run(  # noqa: S603
@@ -59,7 +59,9 @@ def reduce_large_file(raw: bytes, file: str) -> bytes:
         )
     except subprocess.TimeoutExpired:
         raise FileInvalid(
-            file, "The file took too long to read.", remedy="Import only the part with the servers."
+            file,
+            "Reading the file took too long.",
+            remedy="Copy the part with the servers to a new file, and import that file.",
         ) from None
     if done.returncode:
         sentence = (
@@ -68,7 +70,7 @@ def reduce_large_file(raw: bytes, file: str) -> bytes:
         raise FileInvalid(
             file,
             sentence or "The file is too large to be read.",
-            remedy="Correct the file, or import only the part with the servers.",
+            remedy="Correct the file. Or copy the part with the servers to a new file, and import that file.",
         )
     return done.stdout
 

@@ -39,10 +39,12 @@ MAY_RULE = (
 )
 _NAMES = re.compile(r"tool\.name in (\[.*\])", re.DOTALL)
 
-APPLIED = "Applied: a policy rule allows these tools without an approval."
-WAITS = "A disabled policy rule was added for it. A user with permission to change rules can enable the rule."
-TOO_LONG = "Kept, but not applied: one rule cannot contain so many names. Auto-approve the server or its tools in the admin."
-_NEEDS_RIGHT = "Kept, but not applied: only a user with permission to change rules can"
+APPLIED = "A rule now allows these tools without an approval."
+WAITS = "A disabled rule was added that allows these tools. A user with permission to change rules can enable it."
+TOO_LONG = "The list is stored, but has no effect, because one rule cannot contain so many names. Press “Auto-approve” on the page of the server, or on the page of each tool."
+_NEEDS_RIGHT = (
+    "The setting is stored, but has no effect: only a user with permission to change rules can"
+)
 DISCOVERY_WAITS = f"{_NEEDS_RIGHT} let the sub-agent search registries automatically."
 FLAG_WAITS = f"{_NEEDS_RIGHT} decide what happens if no rule matches."
 SWITCH_WAITS = f"{_NEEDS_RIGHT} enable or disable the sub-agent."

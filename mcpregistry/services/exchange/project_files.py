@@ -164,7 +164,8 @@ def _read(path: Path) -> tuple[Format, Document, bytes]:
         raw = read_file(path)
     except OSError as error:
         raise ProjectFileUnusable(
-            f"{path} cannot be read: {error.strerror}.", remedy="Check its name and permissions."
+            f"{path} cannot be read: {error.strerror}.",
+            remedy="Check the name and the permissions of the file.",
         ) from None
     if len(raw) > MOST_BYTES:
         raise ProjectFileUnusable(
@@ -196,7 +197,7 @@ def _drop_unusable_entries(document: Document, path: Path, found: Format) -> Doc
         if len(_describe_server(entry)) + len(_list_hidden_environment(entry)) > _LONGEST_LINE:
             raise ProjectFileUnusable(
                 f"{path}: {entry.at}: The declaration of the server has more than {_LONGEST_LINE} characters, which is too long to review.",
-                remedy="Put long scripts in separate files.",
+                remedy="Move long scripts from the declaration to separate files.",
             )
     return document
 

@@ -126,7 +126,7 @@ def _confirm(servers: Iterable[Server], row: ProjectFile) -> dict[str, str]:
     for server in servers:
         if any(who != ACTOR for who in server.launch_by or ()):
             failed[server.slug] = (
-                f"The server '{server.slug}' was changed on this site after its last confirmation. Confirm it on its page."
+                f"The server '{server.slug}' was changed on this site after its last confirmation. Confirm the launch again on the page of the server."
             )
             continue
         try:
@@ -189,7 +189,7 @@ def _offer_servers(servers: list[Server], row: ProjectFile, result: _Result) -> 
     suspicious = [f"{tool}" for tool, definition in new if definition.severity >= Severity.ALARM]
     if suspicious:
         result.problems.append(
-            f"A user must review the suspicious definitions of these tools (Approvals, Definitions): {', '.join(suspicious)}."
+            f"On the page Definitions, a user must review the suspicious definitions of these tools: {', '.join(suspicious)}."
         )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the formats bring YAML along, which most processes can do w
 
 OnConflict = Literal["error", "skip", "replace", "rename", "own"]
 # The remedy for a file that replaces what it has brought itself, and no more.
-CONFLICT = "Choose skip to keep the existing entry, replace to overwrite it, or rename to add the new entry under another name."
+CONFLICT = "Choose what to do with existing entries: skip keeps the existing entry, replace overwrites it, and rename adds the new entry under another name."
 NOT_ITS_OWN = "The existing entry was added by another file or by a user. Use identical values, or another name."
 
 

@@ -170,7 +170,9 @@ def _import_trusted_file(path: Path, actor: str, environ: Mapping[str, str]) -> 
         raw = read_file(path)
     except OSError as error:
         raise FileRefusedError(
-            [f"{path} cannot be read: {error.strerror}. Check its name and permissions."]
+            [
+                f"{path} cannot be read: {error.strerror}. Check the name and the permissions of the file."
+            ]
         ) from None
     outcome = import_file(
         raw=raw,
@@ -258,9 +260,7 @@ def _learn(prober: Prober, server: Server) -> str:
     try:
         report = prober.test(server.pk)
         if report.discovery is None or report.error is not None:
-            why = (
-                f"The server '{server.slug}' does not work: {report.error or 'it listed nothing.'}"
-            )
+            why = f"The server '{server.slug}' does not work: {report.error or 'it did not list any tools.'}"
             return "\n".join([why, *_read_log_tail(report.stderr)])
         checks.record_discovery(server=server, discovery=report.discovery, process="runmcp")
         return ""
@@ -276,7 +276,11 @@ def _read_log_tail(stderr: str) -> list[str]:
     lines = [show_invisible_characters(line, 300) for line in stderr.splitlines() if line.strip()][
         -_LAST_LINES:
     ]
-    return ["The end of its log:", *(f"  {line}" for line in lines)] if lines else []
+    return (
+        ["The last lines of the log of the server:", *(f"  {line}" for line in lines)]
+        if lines
+        else []
+    )
 
 
 def _get_or_create_endpoint(name: str, path: Path, actor: str) -> Endpoint:

@@ -125,7 +125,9 @@ def _check_known(choice: WorkspaceChoice, places: Mapping[str, str], note: Note)
             "left out" if choice.may_be_missing else "refused",
             "",
             f'This file has no project "{directory[:200]}" with servers.',
-            f"Choose from: {', '.join([*places][:20]) or 'none'}.",
+            f"Choose from: {', '.join([*places][:20])}."
+            if places
+            else "Import the file without --project. It has no projects with servers.",
         )
 
 
@@ -156,7 +158,7 @@ def _make_workspace(offer: WorkspaceOffer, actor: str) -> Endpoint:
     if agent is None:
         raise ConfigInvalid(
             error_texts.say_not_found("agent", offer.agent),
-            remedy="Enter the name of an existing agent. Hosts in these folders act as this agent.",
+            remedy="Enter the name of an existing agent. Hosts that start in the directories act as this agent.",
         )
     endpoint = Endpoint(slug=offer.endpoint, scope=Endpoint.Scope.LISTED)
     save_endpoint(endpoint=endpoint, actor=actor)

@@ -35,7 +35,7 @@ class HostFile:
             if self.path.stat().st_size > _LARGEST:
                 raise ConfigInvalid(
                     f"{self.path} is larger than 64 MiB.",
-                    remedy="Add the entry to the file yourself.",
+                    remedy="Copy the entry from the page “Connect a host” to the file.",
                 )
             return self.path.read_bytes().decode("utf-8")
         except FileNotFoundError:
@@ -101,5 +101,5 @@ def open_project_file(host: HostProgram, folder: Path) -> HostFile:
 def _make_file_error(path: Path, what: str, error: OSError) -> ConfigInvalid:
     return ConfigInvalid(
         f"{path} cannot be {what}: {error.strerror}.",
-        remedy="Correct the cause, or add the entry to the file yourself.",
+        remedy="Correct the cause, then run the command again. Or copy the entry from the page “Connect a host” to the file.",
     )

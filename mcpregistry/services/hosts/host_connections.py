@@ -116,8 +116,10 @@ def check_names(*, endpoint: str, agent: str) -> None:
 def _make_not_found(
     kind: str, name: str, there: dict[str, Endpoint] | dict[str, Agent]
 ) -> NotFound:
-    listed = ", ".join(sorted(there)) or "none yet"
+    listed = ", ".join(sorted(there))
     return NotFound(
         error_texts.say_not_found(f"enabled {kind}", name),
-        remedy=f"Choose one with --{kind}. Available: {listed}.",
+        remedy=f"Choose an existing {kind} with --{kind}. Available: {listed}."
+        if listed
+        else f"First enable an {kind}, or add one.",
     )

@@ -129,15 +129,15 @@ def _explain_difference(
         if env.get(name) != new_env.get(name)
     ]:
         return (
-            f"The entry lacks these variables, or has other values for them: {', '.join(missing)}."
+            f"These variables of the entry are missing or have other values: {', '.join(missing)}."
         )
     always = [name for name in file.host.spelling.always if item.get(name) != expected[name]]
-    return f'The key "{always[0]}" is missing or has another value.' if always else ""
+    return f'The key "{always[0]}" of the entry is missing or has another value.' if always else ""
 
 
 def _explain_missing_path(words: tuple[str, ...]) -> str:
     gone = [word for word in words[:2] if Path(word).is_absolute() and not Path(word).exists()]
-    return f"{gone[0]} does not exist any more." if gone else ""
+    return f"The file {gone[0]} does not exist any more." if gone else ""
 
 
 def _read_remote_standing(
@@ -165,7 +165,7 @@ def _read_remote_standing(
 
 def _explain_token_problem(raw: str, token: Token | None) -> str:
     if raw and token is None:
-        return "The token of the entry is not known. Connect the host again."
+        return "This site does not know the token of the entry. Connect the host again."
     if token is None:
         return ""
     if token.revoked_at:

@@ -253,7 +253,7 @@ def _install(job: Job) -> dict[str, object]:
     lock = _read_lock(install)
     if hash_lock(install.lock) != install.lock_sha256:
         raise InstallFailed(
-            "The lock was changed after it was approved.", remedy="Request the installation again."
+            "The lock was changed after it was approved.", remedy="Request the package again."
         )
     place = job.place()
     build = place.build
@@ -288,7 +288,9 @@ def _read_offers(job: Job, command: list[str]) -> dict[str, object]:
 def _read_lock(install: Install) -> PackageLock:
     lock = requests.read_lock(install)
     if lock is None:
-        raise ConfigInvalid(f"{install} has no lock.", remedy="Request the installation again.")
+        raise ConfigInvalid(
+            f"The package {install} has no lock.", remedy="Request the package again."
+        )
     return lock
 
 
@@ -302,12 +304,12 @@ def _choose_program(install: Install, found: dict[str, list[str]]) -> list[str]:
         return found[name]
     if not found:
         raise InstallFailed(
-            f"{install} contains no program to start.", remedy="Choose another package."
+            f"The package {install} contains no program to start.", remedy="Choose another package."
         )
     names = ", ".join(sorted(found)[:20])
     raise InstallFailed(
-        f"{install} has several programs: {names}.",
-        remedy="Request the package again, and choose the program that is the server.",
+        f"The package {install} contains several programs: {names}.",
+        remedy="Request the package again. In the field “Program”, enter the program that is the server.",
     )
 
 
@@ -324,13 +326,13 @@ def _check_program(command: list[str], build: str) -> None:
         )
         if leads_out or not PurePath(plain_word).is_relative_to(build):
             raise InstallFailed(
-                "The command of the package names a file outside of the folder of the package.",
-                remedy="Do not use this package, and report it to its developers.",
+                "The package cannot be used: its start command refers to a file outside of the folder of the package.",
+                remedy="Do not use this package. Report the problem to the developers of the package.",
             )
     if not named or not os.path.isfile(os.path.realpath(named[-1])):
         raise InstallFailed(
-            "The package does not contain the program that its command names.",
-            remedy="Choose another version.",
+            "The package cannot be used: it does not contain the program that its start command names.",
+            remedy="Request another version of the package.",
         )
 
 

@@ -141,7 +141,7 @@ def _make_offer_columns(facts: dict[str, Any]) -> dict[str, object]:
     if len(text) > MOST_SIGNS:
         return {
             "offered": "",
-            "not_offered": "The definitions are larger than 4 MiB, so they are not compared.",
+            "not_offered": "The definitions of the package are larger than 4 MiB, so they are not compared.",
         }
     return {"offered": text, "not_offered": ""}
 

@@ -88,21 +88,21 @@ def request_install(
     install.env = check_env(dict(env or {}))
     if server is not None and server.transport != Transport.STDIO:
         raise ConfigInvalid(
-            "Only local servers (stdio) can use a package.",
-            remedy="Choose a local server, or do not choose a server.",
+            f"The server '{server.slug}' cannot use a package, because it is a remote server.",
+            remedy="Choose a local server (stdio), or do not choose a server.",
         )
     check_fields(install)
     if Configuration.load().only_listed and not is_listed_version(kind, package, version):
         raise NotListed(
             f"This site only installs packages that a registry lists, and no registry lists '{install}'.",
-            remedy="Choose a package and an exact version from a registry, or ask an administrator to allow other packages.",
+            remedy="Choose a package and an exact version from a registry. Or ask an administrator to disable “Only listed packages” on the page Configuration.",
         )
     if (
         Install.objects.filter(state__in=[InstallState.REQUESTED, InstallState.RESOLVING]).count()
         >= MOST_OPEN
     ):
         raise Conflict(
-            f"{MOST_OPEN} packages are already waiting until a worker determines their exact versions.",
+            f"{MOST_OPEN} requested packages already wait for a worker.",
             remedy="Try again in a few minutes.",
         )
     install.save()
@@ -149,8 +149,8 @@ def use_install(
     install = Install.objects.select_for_update().get(pk=install.pk)
     if install.state != InstallState.INSTALLED:
         raise Conflict(
-            f"{install} is not installed.",
-            remedy="Approve the package, and wait until it is installed.",
+            f"The package {install} is not installed.",
+            remedy="Approve the lock of the package, and wait until the package is installed.",
         )
     server = server or install.server or _make_server(install)
     if launch is None and server._state.adding:
@@ -177,7 +177,7 @@ def roll_back(*, server: Server, actor: str) -> Server:
     if before is None:
         raise Conflict(
             f"No earlier package of '{server.slug}' is installed.",
-            remedy="Request the version that you want.",
+            remedy="Request a package with the version that you want.",
         )
     return use_install(install=before, server=server, actor=actor, kind="install.rolled_back")
 
@@ -198,7 +198,7 @@ def remove_install(*, install: Install, actor: str) -> Install:
     if used := list_using_servers(install):
         raise Conflict(
             f"The server '{used[0]}' uses this package.",
-            remedy="Switch that server to another package first.",
+            remedy="First set this server to another package.",
         )
     _move(install, InstallState.REMOVED)
     _tell("install.removed", install, actor)
@@ -336,8 +336,8 @@ def _move(install: Install, state: InstallState) -> None:
     )
     if not moved:
         raise Conflict(
-            f"Cannot change {install}: it is {install.state}.",
-            remedy="Open the page of the package again to see what you can do now.",
+            f"Cannot change the package {install}: its state is {install.state}.",
+            remedy="Open the page of the package again. It shows the actions that are possible now.",
         )
     install.refresh_from_db()
 

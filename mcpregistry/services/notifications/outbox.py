@@ -274,7 +274,7 @@ def _check(channel: Channel) -> None:
     ):
         raise ConfigInvalid(
             error_texts.say_not_valid(clean_text(unknown[0], 50), "an event"),
-            remedy=f"Choose from {', '.join(event for event in NotificationEvent if event is not NotificationEvent.TEST)}.",
+            remedy=f"Use one of these events: {', '.join(event for event in NotificationEvent if event is not NotificationEvent.TEST)}.",
         )
     {
         ChannelKind.WEBHOOK: _check_webhook,
@@ -291,7 +291,8 @@ def _check_webhook(channel: Channel) -> None:
 def _check_email(channel: Channel) -> None:
     if not channel.addresses:
         raise ConfigInvalid(
-            error_texts.say_required("An e-mail address"), remedy="Enter at least one address."
+            error_texts.say_required("An e-mail address"),
+            remedy="Enter the e-mail address of at least one recipient.",
         )
     for address in channel.addresses:
         try:
@@ -308,8 +309,8 @@ def _check_slack(channel: Channel) -> None:
     _check_address(channel)
     if not channel.access.get("token") or not channel.room:
         raise ConfigInvalid(
-            "Slack needs a bot token (xoxb-…) and the id of a Slack channel.",
-            remedy="Give the Slack app the scope chat:write and invite it to the channel. Then copy the token and the id from Slack.",
+            "A bot token (xoxb-…) and the ID of a Slack channel are required.",
+            remedy="Give the Slack app the scope chat:write and invite it to the channel. Then copy the token and the ID from Slack.",
         )
 
 
@@ -364,7 +365,7 @@ def redeliver(*, delivery: Delivery, actor: str) -> Delivery:
     ):
         raise Conflict(
             error_texts.say_wrong_state("retry", "delivery", "still being sent"),
-            remedy="Wait. The site sends the message again automatically until it is delivered or given up.",
+            remedy="Wait. If an attempt fails, the site tries again automatically for up to 24 hours.",
         )
     audit.record_entry(
         kind="delivery.repeated", actor=actor, subject=f"delivery:{delivery.uid.hex}"

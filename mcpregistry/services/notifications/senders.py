@@ -82,8 +82,8 @@ class Receipt:
 _FAILURES: tuple[tuple[type[DownstreamError], str], ...] = (
     (
         OutboundRefused,
-        "The address of the receiver is private, reserved, or not an http or https URL. "
-        "If the receiver is yours, add its network to the channel's allowed networks.",
+        "The address of the receiver is private or reserved, or it is not an http or https URL. "
+        "If the receiver is in a private network, add this network to the allowed networks of the channel.",
     ),
     (
         TimedOut,
@@ -167,7 +167,7 @@ async def _send_webhook(parcel: Parcel) -> Receipt:
     if 200 <= answer.status < 300:
         return Receipt(code=answer.status)
     redirected = (
-        ", a redirect. Redirects are not followed. Enter the address to which it leads."
+        ", which is a redirect. The site does not follow redirects. Enter the address to which the redirect leads."
         if 300 <= answer.status < 400
         else "."
     )
@@ -207,7 +207,7 @@ async def call_slack(
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
-        return SlackAnswer("not a JSON object")
+        return SlackAnswer("a text that is not a JSON object")
     if data.get("ok") is True:
         return SlackAnswer(data=data)
     word = str(data.get("error"))
@@ -231,7 +231,9 @@ async def _send_slack(parcel: Parcel) -> Receipt:
 
 async def _send_email(parcel: Parcel) -> Receipt:
     if not settings.MAIL_CONFIGURED:
-        return Receipt("No mail server is configured. Set EMAIL_URL.", reached=False)
+        return Receipt(
+            "No mail server is configured. Set EMAIL_URL, then restart the site.", reached=False
+        )
     return await asyncio.get_running_loop().run_in_executor(_mail_threads, _send_mail, parcel)
 
 

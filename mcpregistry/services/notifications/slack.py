@@ -58,7 +58,7 @@ def take_once(*, channel: Channel, signature: str, fingerprint: str) -> None:
         is not None
     ):
         raise Conflict(
-            "This press of the button was already received.",
+            "The site has already received this click on the button.",
             remedy="If the call still waits for your decision, press the button again.",
         )
     idempotency.keep(caller=caller, key=signature[:200], status=200, body="")
@@ -98,13 +98,14 @@ def _load_decidable_request(channel: Channel, press: Press) -> tuple[ApprovalReq
     )
     if request is None:
         raise NotFound(
-            "This channel was not notified about this call.", remedy="Open the page of the call."
+            "This channel was not notified about this call.",
+            remedy="Open the page of the call on this site, and decide there.",
         )
     user = find_slack_user(team=press.team, member=press.member)
     if user is None:
         raise Denied(
             "Your Slack account is not linked to a user.",
-            remedy=f"Ask an administrator to add your account under Slack members: workspace {press.team}, member {press.member}.",
+            remedy=f"Ask an administrator to add your account on the page Slack members, with the workspace {press.team} and the member {press.member}.",
         )
     if request.risk == "high":
         raise Denied(PAGE_ONLY, remedy="Press “Open the page”.")

@@ -253,7 +253,7 @@ def _propose_uri_pattern(case: _Case) -> GrantProposal | None:
     narrow = folder.narrower(grant.uri)
     if not narrow:
         return None
-    below = f"{case.which}, all reads matched {show_invisible_characters(narrow, 200)}"
+    below = f"{case.which}, the URI matched {show_invisible_characters(narrow, 200)}"
     says = f"{below}. The grant allows {show_invisible_characters(grant.uri, 200) or 'every URI'}."
     after = (copy_grant(grant, server=grant.server, uri=narrow),)
     return _replay_proposal(case, GrantProposal(grant, "uri", says, after, {}, case.looked))
@@ -340,8 +340,8 @@ def apply_grant_proposal(
     found = analyse_whole(read, days=days, now=now) if read else None
     if found is None or found.key != key:
         raise Conflict(
-            "Newer calls or changes contradict this proposal.",
-            remedy="Analyze this grant again to get the current proposal.",
+            "This proposal is out of date, because of newer calls or changes.",
+            remedy="Analyze this grant again on the page Access analyzer, to get the current proposal.",
         )
     after = _add_pins(found, pins) if found.kind == "pins" and pins is not None else found.after
     with transaction.atomic():
@@ -349,7 +349,7 @@ def apply_grant_proposal(
         if locked is None or list_column_values(locked) != list_column_values(found.grant):
             raise Conflict(
                 "This grant was changed after you opened the proposal.",
-                remedy="Open the proposal again.",
+                remedy="Open the proposal again on the page Access analyzer.",
             )
         grants.save_all(after, actor=actor, user=user)
         grants.withdraw_grant(grant=found.grant, actor=actor)

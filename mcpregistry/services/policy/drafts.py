@@ -69,7 +69,7 @@ def read_rules(text: str) -> list[PolicyRule]:
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
         raise ConfigInvalid(
             "The file does not contain a list of rules.",
-            remedy="Write, for example:\n- name: big\n  outcome: ask",
+            remedy="Write a list such as:\n- name: big\n  outcome: ask",
         )
     return [
         fill_rule(PolicyRule(name=f"draft {number}"), facts)

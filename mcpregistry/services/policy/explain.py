@@ -33,7 +33,7 @@ from mcpregistry.domain.policy.risk import assess_risk
 from mcpregistry.domain.policy.rules import RuleVerdict
 from mcpregistry.domain.snapshot import Snapshot
 from mcpregistry.domain.snapshot_specs import AgentSpec, EndpointSpec, ServerSpec, ToolSpec
-from mcpregistry.domain.text.display import show_invisible_characters
+from mcpregistry.domain.text.display import number_of, show_invisible_characters
 from mcpregistry.models import Agent, Endpoint, Server, Tool
 from mcpregistry.models.server import Lifecycle
 from mcpregistry.services.access.roles import find_approvers
@@ -79,7 +79,7 @@ class Why:
     permit: str = ""
 
 
-CHANGING = "The configuration is changing at this moment. Try again."
+CHANGING = "Another user or process is changing the configuration at this moment. Try again."
 
 
 def find_tool(name: str, *, styles: Sequence[str] = ("double",)) -> Tool:
@@ -93,7 +93,7 @@ def find_tool(name: str, *, styles: Sequence[str] = ("double",)) -> Tool:
         raise make_ambiguous_error(name, found)
     raise NotFound(
         error_texts.say_not_found("tool", show_invisible_characters(name, 200)),
-        remedy="Use the form server::tool, as in the list of tools.",
+        remedy="Use the form server::tool, as on the page “Tools, prompts, resources”.",
     )
 
 
@@ -104,7 +104,7 @@ def make_ambiguous_error(name: str, found: Sequence[Tool]) -> NotFound:
     )
     return NotFound(
         f"'{show_invisible_characters(name, 200)}' can mean several tools: {which}.",
-        remedy="Use the form server::tool, as in the list of tools.",
+        remedy="Use the form server::tool, as on the page “Tools, prompts, resources”.",
     )
 
 
@@ -132,7 +132,7 @@ def explain_decision(
     name = _find_exposed_name(snapshot, specs, at) if listed else ""
     if not listed:
         return _conclude_early(agent, endpoint, tool, stages)
-    stages.append(Stage("name", True, f"Hosts call it {name}."))
+    stages.append(Stage("name", True, f"Hosts show the tool as {name}."))
     stages += _check_arguments(who, where, what, arguments, at)
     question = PolicyQuestion(who, where, server, what, arguments or {}, now=at, origin="http")
     decision = decide(snapshot.policy, question)
@@ -233,7 +233,7 @@ def check_configuration(
         "present",
         tool.present,
         "The server offers the tool." if tool.present else "The server no longer offers the tool.",
-        "" if tool.present else "It returns automatically when the server lists it again.",
+        "" if tool.present else "The tool returns automatically when the server lists it again.",
     )
     yield Stage(
         "tool",
@@ -273,7 +273,7 @@ def check_grants(
         f"The agent's capabilities {'cover' if able else 'do not cover'} the tool.",
         ""
         if able
-        else f"Add mcp_{server.slug}::* to the agent's capabilities. Capabilities with two meanings are ignored.",
+        else f"Add mcp_{server.slug}::* to the agent's capabilities. A capability that can mean two tools or servers is ignored.",
     )
     yield _check_grant("grant", "agent", agent.grants, tool, now)
     if not is_listed_on(server, endpoint):
@@ -401,8 +401,14 @@ def _compose_answer(decision: Decision, asked: tuple[str, ...], permit: str) -> 
         return f"The call runs immediately: {permit}, applies to it."
     quorum = decision.terms.quorum if decision.terms else 1
     if len(asked) < quorum:
-        return f"The call waits ({decision.reason}), but only {len(asked)} of the {quorum} required approvers can approve it."
-    return f"The call waits for {quorum} of {len(asked)} approvers: {decision.reason}."
+        return (
+            f"The call waits for {number_of(quorum, 'approval')} ({decision.reason}), "
+            f"but only {number_of(len(asked), 'user')} can approve it."
+        )
+    return (
+        f"The call waits for {number_of(quorum, 'approval')} ({decision.reason}). "
+        f"{number_of(len(asked), 'user')} can approve it."
+    )
 
 
 def _say_enabled(enabled: bool) -> str:
@@ -410,6 +416,6 @@ def _say_enabled(enabled: bool) -> str:
 
 
 _SERVER_REMEDY = {
-    Lifecycle.DRAFT.value: "Review its command line, then confirm it.",
+    Lifecycle.DRAFT.value: "Review the launch of the server, then confirm it.",
     Lifecycle.DISABLED.value: "Enable it.",
 }

@@ -72,7 +72,7 @@ def check(wish: PermitWish, *, request: ApprovalRequest, arguments: str, now: da
         )
     if not now < wish.until <= now + LONGEST:
         raise ConfigInvalid(
-            "The expiry of a permit must be in the future, and at most 30 days from now.",
+            f"The expiry of a permit must be in the future, and at most 30 days from now (got {wish.until.isoformat(timespec='minutes')}).",
             remedy="Choose another expiry.",
         )
     if wish.uses is not None and wish.uses < 1:
@@ -82,8 +82,8 @@ def check(wish: PermitWish, *, request: ApprovalRequest, arguments: str, now: da
         )
     if not match_pins(wish.pins, json.loads(arguments)):
         raise ConfigInvalid(
-            "A permit can only pin arguments of this call with their current values.",
-            remedy="Remove the other arguments.",
+            "A permit can only pin arguments that this call has, with the values that they have in this call.",
+            remedy="Remove the other arguments and values.",
         )
 
 

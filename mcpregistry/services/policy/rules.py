@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 from mcpregistry.domain.errors import ConfigInvalid, Conflict
 from mcpregistry.domain.policy.conditions import compile_condition
 from mcpregistry.domain.policy.decision import RuleOutcome
-from mcpregistry.domain.text.display import show_invisible_characters
+from mcpregistry.domain.text.display import number_of, show_invisible_characters
 from mcpregistry.models import Agent, AuditEntry, PolicyRule, Server, Tool
 from mcpregistry.services.access.roles import find_approvers
 from mcpregistry.services.configuration.dependents import switch_off_channels
@@ -33,21 +33,21 @@ STARTER_RULES: tuple[dict[str, Any], ...] = (
         "outcome": "allow",
         "priority": STARTER,
         "condition": "tool.read_only && !tool.open_world",
-        "note": "Starter rule: confirmed read-only and closed-world tools.",
+        "note": "Starter rule: it allows tools that are confirmed to change nothing and to stay inside of their server.",
     },
     {
         "name": "Destructive and open-world tools ask",
         "outcome": "ask",
         "priority": STARTER,
         "condition": "tool.destructive || tool.open_world",
-        "note": "Starter rule: this also includes every tool without confirmed annotations.",
+        "note": "Starter rule: it also matches every tool without confirmed annotations.",
     },
     {
         "name": "Prompts run",
         "outcome": "allow",
         "priority": STARTER + 1,
         "condition": 'tool.kind == "prompt"',
-        "note": "Starter rule: the user chooses a prompt at the host, and its text was approved on this site.",
+        "note": "Starter rule: it allows every prompt, because users choose prompts themselves, and their texts are approved on this site.",
     },
 )
 
@@ -64,7 +64,7 @@ def check_rule(rule: PolicyRule, *, unanswered: bool = False) -> None:
         raise ConfigInvalid(
             f"The tool {show_invisible_characters(str(rule.tool), 200)} does not belong to the server '{rule.server}', so the rule would "
             "never match.",
-            remedy="Clear the server, and choose only the tool.",
+            remedy="Clear the field “Server”, and choose only the tool.",
         )
     if rule.live and rule.outcome == RuleOutcome.ASK and not unanswered:
         _check_somebody_can_answer(rule)
@@ -99,7 +99,7 @@ def _explain_unanswerable_rule(rule: PolicyRule, people: int, short: Sequence[Ag
     if not people:
         why = f"no active user {who}can approve calls"
     elif people < rule.quorum:
-        why = f"it requires {rule.quorum} approvals, but only {people} users {who}can approve calls"
+        why = f"it requires {rule.quorum} approvals, but only {number_of(people, 'user')} {who}can approve calls"
     else:
         names = ", ".join(f"'{agent}'" for agent in short[:3])
         why = f"owners cannot approve calls of their own agents, and too few other users {who}can approve the calls of {names}"
@@ -150,7 +150,9 @@ def make_live(*, rule: PolicyRule, actor: str) -> PolicyRule:
     is no draft any more."""
     locked = PolicyRule.objects.select_for_update(of=("self",)).get(pk=rule.pk)
     if not locked.draft:
-        raise Conflict(f"The rule '{locked}' is no longer a draft.", remedy="Open the rule again.")
+        raise Conflict(
+            f"The rule '{locked}' is no longer a draft.", remedy="Open the page of the rule again."
+        )
     locked.draft = False
     locked.enabled = True
     return save_rule(rule=locked, actor=actor)

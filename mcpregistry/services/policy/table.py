@@ -247,7 +247,7 @@ def find_commonest_cause(agent: Agent, endpoint: Endpoint, now: datetime) -> Cau
     ]
     if not hidden:
         return Cause(
-            "The servers that the agent is granted do not offer any tools yet. Test the servers, so that their tools are listed."
+            "The servers in the grants of the agent do not offer any tools yet. Test the servers, so that their tools are listed."
         )
     ((word, _),) = Counter(cell.word for _, cell in hidden).most_common(1)
     tool, cell = next((tool, cell) for tool, cell in hidden if cell.word == word)

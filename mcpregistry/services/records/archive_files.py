@@ -23,6 +23,7 @@ from typing import Any
 
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import clean_text, encode_canonical_json
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.models.audit import AuditArchive, AuditEntry
 from mcpregistry.models.signing import newest_key, signature, verify_signature
 from mcpregistry.services.records import chains
@@ -232,7 +233,7 @@ def _check_last_line(said: Mapping[str, Any], content: Content, digest: str) -> 
     body = json.loads(said["archive"])
     ends = {writer: list(end) for writer, end in content.ends.items()}
     if (body["entries"], body["digest"], body["ends"]) != (content.entries, digest, ends):
-        yield "contains other entries than its last line lists"
+        yield "does not contain the entries that its last line lists"
 
 
 # Verifying
@@ -268,7 +269,7 @@ def verify_archive_files(places: Iterable[str], known: Archives) -> Iterator[str
     for digest in by_digest.keys() - read_already - replaced:
         entries = sum(record.to_seq - record.from_seq + 1 for record in by_digest[digest])
         name = by_digest[digest][0].file
-        yield f"{name} is missing, with {entries:,} entries. Enter the folder that contains this file."
+        yield f"{name} is missing, with {number_of(entries, 'entry', 'entries')}. Enter the folder that contains this file."
     for name, each in ends:  # now it is known which entries are in other files
         yield from _find_missing_entries(name, each, known)
 

@@ -100,7 +100,8 @@ class Archives:
             if self._read
             else "were not read. To read them, add --archive with the folder of the files."
         )
-        return f"{number_of(entries, 'entry', 'entries')} of {number_of(len(self._stands), 'chain')} are in archives ({named}). The archives {read}"
+        verb = "is" if entries == 1 else "are"
+        return f"{number_of(entries, 'entry', 'entries')} of {number_of(len(self._stands), 'chain')} {verb} in archives ({named}). The archives {read}"
 
     def _explain_misplaced(self, record: AuditArchive) -> str:
         if (

@@ -45,7 +45,7 @@ FILE = 100_000  # entries of one file
 BATCH = 5_000  # entries that one transaction removes
 _LOCK = ".archiving"
 _PAGE = 500
-_WHOLE = "Only entries in verified archive files were removed. Run the command again to continue."
+_WHOLE = "Only entries in verified archive files were removed. Run `manage.py audit archive` again to continue."
 
 Say = Callable[[str], None]
 
@@ -83,8 +83,8 @@ def archive_entries(
     """
     if older_than < LEAST:
         raise ConfigInvalid(
-            f"Entries younger than {LEAST.days} days cannot be archived.",
-            remedy=f"Use {LEAST.days}d or more.",
+            f"Entries younger than {LEAST.days} days cannot be archived (got {older_than.days}).",
+            remedy=f"Use --older-than {LEAST.days}d or more.",
         )
     if dry_run:
         return _sum_moved(plan_runs(now, older_than))

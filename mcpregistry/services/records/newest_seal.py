@@ -29,7 +29,7 @@ from mcpregistry.models.signing import newest_key, signature, verify_signature
 from mcpregistry.services.records import audit, seals
 
 FILE = "audit-newest-seal.json"
-ADVICE = "Entries were removed from the end of the log, or the database was restored from a backup. If you restored the database, run `manage.py audit accept-restore`."
+ADVICE = "Entries were removed from the end of the audit log, or the database was restored from a backup. If you restored the database, run `manage.py audit accept-restore`."
 _FILE_ADVICE = "Check the file and its permissions. If you restored this file or the database from a backup, run `manage.py audit accept-restore`."
 _LOCK = ".audit-newest-seal.lock"
 _PURPOSE = "newest seal"

@@ -37,7 +37,10 @@ def save_filter(
     pairs = [(key, value) for key, value in parse_qsl(query.lstrip("?")) if key in known]
     kept = urlencode(pairs)
     if len(kept) > SavedFilter._meta.get_field("query").max_length:  # type: ignore[operator]
-        raise Conflict("The filter is too long to be saved.", remedy="Search for fewer words.")
+        raise Conflict(
+            "The filter is too long to be saved.",
+            remedy="Search for fewer words, or use fewer fields of the filter.",
+        )
     others = SavedFilter.objects.filter(owner=user).exclude(name=name)
     if others.count() >= MOST:
         raise Conflict(

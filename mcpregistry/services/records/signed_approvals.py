@@ -48,7 +48,7 @@ _TERMS = {
     "run_if_caller_left": "the setting 'run if caller left'",
     "execute_seconds": "the time for which an approval is valid",
     "risk": "the risk",
-    "risk_rank": "the rank of the risk",
+    "risk_rank": "the risk (as a number)",
     "expert": "its expert tool",
     "host": "its host",
 }
@@ -166,7 +166,7 @@ def find_differences(
     arguments = request.edited or request.call.arguments
     gone = erased and not request.edited
     if hash_parts(arguments) != signed.get_latest("arguments") and not gone:
-        yield "the arguments that would run were changed"
+        yield "the arguments with which the call would run were changed"
     if request.call.binding != signed.get_latest("binding"):
         yield "the hash of its agent, tool, arguments and rule was changed"
     yield from _compare_votes(signed.list_standing_votes(), votes)
@@ -220,7 +220,7 @@ def _compare_approval(request: ApprovalRequest, signed: SignedApproval) -> Itera
     state = InvocationState(request.call.state)
     approval = signed.approval
     if state is InvocationState.PENDING and approval is not None:
-        yield "it was approved, but its record is still waiting"
+        yield "it was approved, but its record still shows that it waits for an approval"
     if state not in APPROVED:
         return
     if approval is None:

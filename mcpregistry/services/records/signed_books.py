@@ -144,13 +144,13 @@ def _explain_head_problem(book: Any, entry: Any) -> str:
     named = (book.book_seq, book.book_hash, book.book_at)
     # seals follow ``book_at``
     if named != ((entry.seq, entry.hash, entry.at) if entry else (0, GENESIS, None)):
-        return "its last entry is not the one that it refers to"
+        return "the newest entry is not the one that the budget or energy pool refers to"
     if entry is None:
         return ""
     if problem := entry.problem(book.book_name):
         return f"entry {entry.pk}: {problem}"
     if isinstance(book, EnergyPool) and not is_level_of(book, entry):
-        return "its level does not match its last entry"
+        return "the level does not match the newest entry"
     return ""
 
 
@@ -168,7 +168,7 @@ def find_unbalanced_periods(now: datetime) -> Iterator[str]:
     say."""
     going_on = annotate_signed_spending(BudgetPeriod.objects.filter(end__gt=now))
     for period in going_on.exclude(spent=F("signed")).select_related("budget"):
-        yield f"{period.budget.slug}: the period that began {period.start:%Y-%m-%d %H:%M}"
+        yield f"{period.budget.slug}: the period since {period.start:%Y-%m-%d %H:%M} UTC does not match the entries"
 
 
 def annotate_signed_spending(periods: QuerySet[BudgetPeriod]) -> QuerySet[Any]:
@@ -220,7 +220,7 @@ def _explain_break(before: Any, entry: Any) -> str:
         before.end,
     )
     if is_same_period and entry.spent != before.spent + entry.amount:
-        return "the amount spent in its period does not match the entry before it and its amount"
+        return "the total in this entry is not the total in the entry before it plus the amount of this entry"
     return ""
 
 
@@ -244,5 +244,5 @@ def _explain_gain(book: Any, before: Any, entry: Any) -> str:
     passed = max(0.0, (entry.at - before.at).total_seconds())
     most = min(book.capacity, before.after + book.regeneration * passed)
     if entry.before > most + CLOSE * max(1.0, book.capacity):
-        return "the pool contained more units than it could contain after the entry before it"
+        return "since the entry before it, more units were added than the pool refills in this time"
     return ""

@@ -70,7 +70,7 @@ def find_sink_problems() -> Iterator[str]:
         try:
             ip_network(network)
         except ValueError as error:
-            yield f"SLIPSNISSE_AUDIT_NETWORKS must be networks such as 10.0.0.0/8, comma-separated: {error}."
+            yield f"SLIPSNISSE_AUDIT_NETWORKS must contain networks such as 10.0.0.0/8, separated by commas: {error}."
 
 
 def deliver_to_file(path: str) -> int:

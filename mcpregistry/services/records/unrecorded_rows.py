@@ -22,6 +22,7 @@ from django.db.models import (
 from django.db.models.functions import Coalesce, Concat
 
 from mcpregistry.db import stream_rows
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.models import Conversation, Invocation
 from mcpregistry.models.audit import AuditArchive, AuditEntry
 from mcpregistry.services.records import signed_permits
@@ -80,7 +81,10 @@ def find_unrecorded_messages(part: KeyRange) -> Iterator[str]:
     rows = part.select_rows(Conversation.objects.annotate(rows=Count("messages"), entries=written))
     for pk, messages, entries in stream_rows(rows.values_list("pk", "rows", "entries")):
         if messages > entries:
-            yield f"conversation {pk}: it has {messages:,} messages, but only {entries:,} audit entries for them"
+            yield (
+                f"conversation {pk}: it has {number_of(messages, 'message')}, "
+                f"but only {number_of(entries, 'audit entry', 'audit entries')} for them"
+            )
 
 
 def find_unrecorded_permits(now: datetime) -> Iterator[str]:

@@ -23,6 +23,7 @@ from mcpregistry.database_errors import is_passing
 from mcpregistry.db import stream_rows
 from mcpregistry.domain.errors import ConfigInvalid
 from mcpregistry.domain.text.canonical import encode_canonical_json
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.models import Conversation, Invocation
 from mcpregistry.models.audit import GENESIS, AuditEntry, AuditSeal, AuditVerification
 from mcpregistry.models.signing import newest_key, signature, verify_signature
@@ -51,16 +52,18 @@ _SEEN_LATE = 10_000  # ids: an entry may have its number long before it is seen
 _PAGE = 500
 _NO_FILE = (
     f"The file {newest_seal.FILE} did not exist on this machine: the machine is new, or the file was deleted. Entries that were removed "
-    "from the end of the log before now cannot be detected."
+    "from the end of the audit log before now cannot be detected."
 )
 _NO_NOTE = (
-    "The state of the last verification is missing from the database, so the whole log was read again. If no other "
+    "The state of the last verification is missing from the database, so the whole audit log was read again. If no other "
     "problem is found, `manage.py audit verify --full` creates it again."
 )
-_FORGED_NOTE = "The state of the last verification was changed, so the whole log was read again."
+_FORGED_NOTE = (
+    "The state of the last verification was changed, so the whole audit log was read again."
+)
 _UNREADABLE = (
-    "The log could not be read completely, because a table contains a value that the site does not write. See the log of "
-    "the process for the place."
+    "The audit log could not be read completely, because a table contains a value that the site never writes. The log of "
+    "the process shows where the value is."
 )
 
 
@@ -174,7 +177,7 @@ def load_verification_state() -> tuple[VerificationState, str]:
     except ConfigInvalid as error:  # a key was taken off the ring, or so it says
         return (
             VerificationState(),
-            f"The state of the last verification cannot be verified, so the whole log was read again. {error.message}",
+            f"The state of the last verification cannot be verified, so the whole audit log was read again. {error.message}",
         )
     said = json.loads(row.state)
     stands = {writer: ChainStand(*stand) for writer, stand in said["stands"].items()}
@@ -368,7 +371,7 @@ class _Verification:
             known = self.state.books.get(name)
             if known and head[0] < known[0]:
                 self.problems.append(
-                    f"Checkpoint {each.number}: {name} had {known[0]} entries, but has only {head[0]} now."
+                    f"Checkpoint {each.number}: {name} had {number_of(known[0], 'entry', 'entries')}, but has only {head[0]:,} now."
                 )
             if known != head:
                 self.state.books[name] = head

@@ -30,6 +30,7 @@ from mcpregistry.domain.registry.install_options import (
     read_install_options,
 )
 from mcpregistry.domain.servers.launch import check_env
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.downstream.installers import programs
 from mcpregistry.models import Install, RegistryEntry, Server
 from mcpregistry.models.registry import OFFERED
@@ -87,7 +88,7 @@ def get_install_option(entry: RegistryEntry, number: int) -> InstallOption:
     if not 0 <= number < len(found):
         raise ConfigInvalid(
             error_texts.say_no_such_number("install option", number),
-            remedy=f"The entry has {len(found)} install options. The first one has the number 0.",
+            remedy=f"The entry has {number_of(len(found), 'install option')}. The numbers start at 0.",
         )
     if found[number].problem:
         raise ConfigInvalid(

@@ -64,8 +64,8 @@ def _set_token(source: RegistrySource, before: RegistrySource | None, token: str
         source.sealed_token = before.sealed_token if before else source.sealed_token
         if before and before.sealed_token and _has_other_address(source, before):
             raise ConfigInvalid(
-                "You have changed the address or allowed more networks. The stored token cannot be used with this change.",
-                remedy="Enter the token again when you make this change, or remove the token.",
+                "You have changed the address or the allowed networks, so you cannot keep the stored token.",
+                remedy="Make the change again, and enter the token again or remove the token.",
             )
     else:
         source.token = _check_token(token)
@@ -76,7 +76,7 @@ def _set_token(source: RegistrySource, before: RegistrySource | None, token: str
     ):
         raise ConfigInvalid(
             "The token would be sent unencrypted over http.",
-            remedy="Use an https:// address. If the registry is in a private network, add this network to its allowed networks.",
+            remedy="Use an https:// address. If the registry is in a private network, add this network to the allowed networks of the registry.",
         )
 
 
@@ -104,7 +104,7 @@ def _check_token(token: str) -> str:
     if "${" in token:
         raise ConfigInvalid(
             "The token of a registry cannot be a reference such as ${NAME}.",
-            remedy="Enter the token itself.",
+            remedy="Enter the token instead of the reference.",
         )
     return token
 

@@ -48,9 +48,7 @@ AHEAD = timedelta(days=1)
 MOST_PAGES = 2_000
 MOST_SECONDS = 1_800.0  # of one round: a worker has other work as well
 MOST_BYTES = 256 * 1024 * 1024  # of documents in one round
-_BROKEN_OFF = (
-    "The registry was not read completely, because the worker stopped. Read the registry again."
-)
+_BROKEN_OFF = "The registry was not read completely, because the worker stopped. Press “Sync registry” on the page of the registry."
 _REPORT = "Report this problem to the operators of the registry."
 _FROM_ENTRY = (
     "title",
@@ -156,7 +154,8 @@ def _read_all(turn: Round, seconds: float) -> None:
     for _ in range(MOST_PAGES):
         if time.monotonic() - began > MOST_SECONDS:
             raise TimedOut(
-                "The registry could not be read within 30 minutes.", remedy="Try again later."
+                "The registry could not be read within 30 minutes.",
+                remedy="Sync the registry again later.",
             )
         page = asyncio.run(
             registries.fetch_page(

@@ -298,7 +298,7 @@ def note_answer(*, server: Server, discovery: Discovery) -> None:
         warn_once(
             server_id=server.pk,
             kind="tools_left_out",
-            message=f"Left out or changed: {told.replace(chr(10), ' ')}",
+            message=f"Definitions were left out or changed: {told.replace(chr(10), ' ')}",
         )
     mark_ok(server_id=server.pk, discovery=discovery)
 
@@ -352,7 +352,8 @@ def describe_left_out(discovery: Discovery) -> str:
     thousands of them."""
     lines = [*discovery.changes, *discovery.problems]
     more = len(lines) - _TOLD_LEFT_OUT
-    only_changes = f" are {WITH_CHANGES}" if more <= len(discovery.changes) else ""
+    verb = "is" if more == 1 else "are"
+    only_changes = f" {verb} {WITH_CHANGES}" if more <= len(discovery.changes) else ""
     return clean_text(
         "\n".join(
             [*lines[-_TOLD_LEFT_OUT:], *([f"{more:,} more{only_changes}"] if more > 0 else [])]

@@ -112,12 +112,12 @@ def check_server(server: Server) -> None:
     """Raises ConfigInvalid when the server's launch facts cannot work, whoever made them."""
     if f"mcp_{server.slug}" == EVERYTHING:
         raise ConfigInvalid(
-            f"A server cannot have the name '{server.slug}', because the capability {EVERYTHING} means every server.",
+            f"A server cannot have the name '{server.slug}', because the capability {EVERYTHING} already means every server.",
             remedy="Choose another short name.",
         )
     if server.shared_by != SharedBy.EVERYBODY and server.connect_mode != ConnectMode.LAZY:
         raise ConfigInvalid(
-            f"The connect mode of the server '{server.slug}' must be lazy, because not all calls share one connection (shared by: {server.shared_by}).",
+            f"The connect mode of the server '{server.slug}' must be lazy, because its calls do not all share one connection (shared by: {server.shared_by}).",
             remedy="Set the connect mode to lazy (at the first call), or set “shared by” to all calls.",
         )
     if server.transport == Transport.STDIO:
@@ -204,7 +204,7 @@ def confirm_launch(*, server: Server, actor: str, launch_hash: str, user: object
     if settings.FOUR_EYES and actor.startswith("user:") and actor in (server.launch_by or []):
         raise Denied(
             "You have changed the launch of this server. On this site, another user must confirm the change.",
-            remedy="Ask another user with permission to confirm servers.",
+            remedy="Ask another user to confirm the server. This user needs the permission to confirm servers.",
         )
     if server.transport == Transport.STDIO and not settings.STDIO_ENABLED:
         raise ConfigInvalid(

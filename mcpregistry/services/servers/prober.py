@@ -186,7 +186,7 @@ async def _run_while_active(
         inactive.result()
         raise Interrupted(
             "The server was disabled or changed during the test.",
-            remedy="Test the server again when it is active.",
+            remedy="Enable the server if it is disabled, then test it again.",
         )
     finally:
         work.cancel()
@@ -217,7 +217,10 @@ def _compute_timeout(target: ServerTarget) -> float:
 
 
 def _make_timeout_error() -> TimedOut:
-    return TimedOut("The test took too long and was stopped.", remedy="Read the log of the server.")
+    return TimedOut(
+        "The test took too long and was stopped.",
+        remedy="The log on the page of the server may show the cause.",
+    )
 
 
 def _report_crash(server_id: int, error: Exception) -> TestReport:
@@ -225,7 +228,8 @@ def _report_crash(server_id: int, error: Exception) -> TestReport:
     log.error("test_crashed", server_id=server_id, exc_info=error)
     return _make_failed_report(
         SlipsnisseError(
-            "The test failed because of an internal error.", remedy="Read the log of the worker."
+            "The test failed because of an internal error.",
+            remedy="An operator can find the cause in the log of the worker.",
         )
     )
 

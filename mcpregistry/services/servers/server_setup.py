@@ -79,7 +79,7 @@ def _keep_in_server(server: Server, name: str, value: str, *_: object) -> str:
     if name in list_credential_names([*server.command, server.cwd, server.url]):
         raise ConfigInvalid(
             f"The secret {name} would be readable in the command or the address.",
-            remedy="Store it as a credential, or pass it to the server in its environment or in a header.",
+            remedy="Store the secret as a credential, or pass the secret to the server in the environment or in a header.",
         )
     return value
 

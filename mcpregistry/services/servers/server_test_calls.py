@@ -116,7 +116,9 @@ def prepare_call(order: OrderedTestCall) -> PreparedCall:
     snapshot = get_current_snapshot()
     server = snapshot.servers.get(order.server_id)
     if server is None:
-        raise Conflict("The server is no longer active.", remedy="Enable it, then test it again.")
+        raise Conflict(
+            "The server is no longer active.", remedy="Enable the server, then test it again."
+        )
     tool = (
         Tool.objects.filter(server=order.server_id, name=order.tool, kind=TOOL)
         .select_related("pinned")

@@ -58,7 +58,7 @@ def build_target(server_id: int, *, in_sandbox: bool = False) -> ServerTarget:
     if server is None:
         raise NotFound(
             error_texts.say_no_such_number("server", server_id),
-            remedy="The server may have been deleted. List the servers to see which ones exist.",
+            remedy="The server may have been deleted. The page Servers lists the existing servers.",
         )
     refuse_unless_runnable(server)
     check_scope(server.texts(), f"server:{server.slug}")
@@ -75,7 +75,7 @@ def refuse_unless_runnable(server: Server) -> None:
     if server.lifecycle != Lifecycle.ACTIVE or not server.launch_confirmed:
         raise Conflict(
             f"The server '{server.slug}' is a draft: its launch is not confirmed.",
-            remedy="Review its launch, then confirm it.",
+            remedy="Review the launch of the server, then confirm it.",
         )
     if server.transport == Transport.STDIO and not settings.STDIO_ENABLED:
         raise ConfigInvalid(
@@ -158,7 +158,7 @@ class _Filling:
 
     def _fill_argv(self) -> list[str]:
         words = [
-            self._fill_text(word, f"word {place} of the command")
+            self._fill_text(word, f"command (word {place})")
             for place, word in enumerate(self.server.command, 1)
         ]
         try:
@@ -195,7 +195,7 @@ class _Filling:
         )
         if missing:
             names = ", ".join(sorted(missing))
-            message = f"Left out, because a value is missing: {what} {names}. {LISTED}"
+            message = f"The server does not receive these {what}s, because their values are missing: {names}. {LISTED}"
             warn_once(server_id=self.server.pk, kind="value_missing", message=message)
         try:
             return (
@@ -208,13 +208,14 @@ class _Filling:
         filled = fill(text, variables=self.variables, credential=self._find_credential)
         if filled is None:
             raise ConfigInvalid(
-                f"A value in the {what} of '{self.server.slug}' is missing: {text}", remedy=LISTED
+                f"A value in the {what} of the server '{self.server.slug}' is missing: {text}",
+                remedy=LISTED,
             )
         return filled
 
     def _make_unusable_error(self, what: str) -> ConfigInvalid:
         return ConfigInvalid(
-            f"The {what} of '{self.server.slug}' is not valid after its variables and credentials were replaced with their values.",
+            f"The {what} of the server '{self.server.slug}' is not valid after variables and credentials were replaced with their values.",
             remedy="Check the values of the variables and credentials. A credential cannot change a program, a working "
             "directory or a destination, and it cannot add an option. Write an option and its credential as one word, for "
             "example --token=${cred:NAME}.",

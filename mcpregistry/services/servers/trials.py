@@ -168,7 +168,7 @@ def _give_up(tests: QuerySet[ServerTest], now: datetime) -> int:
         verdict=ServerTest.Verdict.FAILED,
         finished_at=now,
         error_code="WORKER_LOST",
-        error="The worker stopped during this test. Test again.",
+        error="The worker stopped during this test. Test the server again.",
     )
 
 
@@ -196,7 +196,7 @@ def _explain_hidden_paths(server: Server, in_sandbox: bool) -> str:
         return ""
     return (
         f" In its sandbox, the server cannot read these paths in its command: {', '.join(hidden)}. "
-        "If it needs them, edit the server, and add them under “May read”."
+        "If the server needs these paths, edit the server, and add the paths to the field “May read”."
     )
 
 

@@ -28,7 +28,7 @@ from mcpregistry.services.records import seals
 log = structlog.get_logger(__name__)
 
 PAUSE = 1.0  # seconds between two looks at a database that does not answer
-REMEDY = "Run: python manage.py migrate (`manage.py up` does it when it starts)."
+REMEDY = "Run: python manage.py migrate. (`manage.py up` also does this when it starts.)"
 UNRELEASED = (
     "The database has tables of a version before the first release. These tables cannot be upgraded. Nothing was changed. "
     "Use an empty database, or another folder with SLIPSNISSE_VAR."
@@ -152,4 +152,5 @@ def _describe_lost_roles() -> list[str]:
         Group.objects.filter(name__in=ROLES).annotate(may=Count("permissions")).filter(may__gt=0)
     )
     lost = sorted({*ROLES} - {group.name for group in there})
-    return [f"the roles {', '.join(lost)}"] if lost else []
+    noun = "role" if len(lost) == 1 else "roles"
+    return [f"the {noun} {', '.join(lost)}"] if lost else []

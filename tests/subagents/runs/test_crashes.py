@@ -314,7 +314,7 @@ async def test_whoever_settled_a_call_of_a_run_does_not_approve_its_next_one(
     await db_call(runs.settle, call_id=call.pk, as_what="done", actor="user:ann", user_id=ann.pk)
     ann.username = "ann-of-another-name"
     await db_call(ann.save)
-    with pytest.raises(Denied, match="whose outcome was unknown"):
+    with pytest.raises(Denied, match="recorded the outcome of another call"):
         await db_call(votes.vote, request_id=request.pk, user=ann, approve=True, via="web")
     await db_call(runs.cancel, run_id=run.pk, actor="test")
     assert (await here.drive(run)).state == RunState.CANCELLED

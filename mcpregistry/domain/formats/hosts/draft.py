@@ -63,7 +63,7 @@ class EntryDraft:
         if value is None:
             return
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.refuse(theirs, "The value is not a number.", "Write it without quotes.")
+            self.refuse(theirs, "The value is not a number.", "Write the number without quotes.")
             return
         self.times[part] = round(value * milliseconds)
         self.own[f"timeout/{part}"] = theirs
@@ -94,7 +94,7 @@ class EntryDraft:
         self.report.add(
             "translated",
             self.at + make_pointer(key) if key else self.at,
-            f"Becomes the credential {known}. Enter its value.",
+            f"The value becomes the credential {known}. Enter the secret on the page of the credential.",
         )
         return f"${{cred:{known}}}"
 
@@ -212,8 +212,8 @@ def _finish_draft(draft: EntryDraft) -> JsonObject:
     if "timeout" in draft.entry and draft.is_server:
         draft.remark(
             "timeout",
-            "Not used: the unit of this host's timeout is not known.",
-            "Set the timeout on the server.",
+            "The timeout is not used, because the unit of this host's timeout is not known.",
+            "After the import, set the timeout on the page of the server.",
         )
     return {**draft.entry, **({"timeout": draft.times} if draft.times else {})}
 

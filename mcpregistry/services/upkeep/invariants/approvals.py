@@ -192,7 +192,7 @@ def _iterate_keys(rows: QuerySet[Any]) -> Iterator[str]:
 RULES = [
     ("Every held call has its approval request.", find_calls_without_request),
     (
-        "Held calls ran only with enough approvals of exactly these arguments.",
+        "Held calls ran only with enough approvals of exactly their arguments.",
         find_runs_without_quorum,
     ),
     ("Terms, votes and approvals match the audit log.", find_approvals_not_as_signed),
@@ -208,7 +208,7 @@ RULES = [
         find_calls_not_as_approved,
     ),
     (
-        "No outcome of a call is kept after its caller has received it, or after its time limit.",
+        "The outcome of a held call is not kept after the caller has received it, or after the time limit.",
         find_joinable_after_end,
     ),
     ("No held call is open after its time limit.", find_overdue_requests),

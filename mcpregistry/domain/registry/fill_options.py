@@ -68,11 +68,14 @@ def _check(way: InstallOption, given: Mapping[str, str], values: Mapping[str, st
     if unknown := sorted(set(given) - set(values)):
         raise ConfigInvalid(
             f"The entry has no setting named {', '.join(unknown)[:300]}.",
-            remedy=f"Use only these names: {', '.join(values)}." if values else "Leave it out.",
+            remedy=f"Use only these names: {', '.join(values)}."
+            if values
+            else "Send no settings: this entry has none.",
         )
     if missing := [each.key for each in way.inputs if each.required and not values[each.key]]:
         raise ConfigInvalid(
-            f"These settings are required: {', '.join(missing)}.", remedy="Enter a value for each."
+            f"These settings are required: {', '.join(missing)}.",
+            remedy="Enter a value for each of these settings.",
         )
     for each in way.inputs:
         if each.choices and values[each.key] not in ("", *each.choices):
@@ -118,7 +121,7 @@ def _encode_for_address(asked: InstallInput, value: str, *, in_host: bool) -> st
     if value in (".", ".."):
         raise ConfigInvalid(
             f"The value of {asked.key} would change the path of the address.",
-            remedy="Enter a value other than . and .. here.",
+            remedy="Enter a value other than . and .. for this setting.",
         )
     return value if is_reference(value) else quote(value, safe="")
 

@@ -213,7 +213,7 @@ def _finish_draft(draft: EntryDraft) -> JsonObject:
         draft.remark(
             "timeout",
             "Not used: the unit of this host's timeout is not known.",
-            "Set the timeout on the server.",
+            "Set the timeout on the page of the server.",
         )
     return {**draft.entry, **({"timeout": draft.times} if draft.times else {})}
 

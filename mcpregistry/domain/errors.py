@@ -145,7 +145,7 @@ class ProtocolError(DownstreamError):
     """The server answered something that MCP does not allow."""
 
     code = "PROTOCOL_ERROR"
-    usual_remedy = "Report it to the developers of the server."
+    usual_remedy = "Report this error to the developers of the server."
 
 
 class ResourceLimit(DownstreamError):

@@ -108,7 +108,7 @@ async def test_the_operators_choice_stays(bench: Make, address: str, kinds: dict
 
 async def test_a_modern_host_is_asked_as_soon_as_the_tool_has_shown_how_it_asks(here: Bench):
     person = Person()
-    with pytest.raises(InputNeeded, match=r"protocol 2025-11-25 and earlier.*call again"):
+    with pytest.raises(InputNeeded, match=r"protocol version 2025-11-25 and earlier.*call again"):
         await here.call("test_elicitation", ELICIT, host=person.modern())
     assert not here.pool.is_asking_in_answers(1, ("tool", "test_elicitation"))
     assert said(await here.call("test_elicitation", ELICIT, host=person.modern())) == "accept: ann"
@@ -127,7 +127,7 @@ async def test_a_question_to_an_older_host_shows_it_for_modern_hosts_too(here: B
 
 async def test_a_tool_that_asks_with_its_result_is_called_on_the_newer_connection(here: Bench):
     person = Person()
-    with pytest.raises(InputNeeded, match=r"protocol 2026-07-28.*call again"):
+    with pytest.raises(InputNeeded, match=r"protocol version 2026-07-28.*call again"):
         await here.call("in_rounds", host=person.older())
     asked = await here.call("in_rounds", host=person.older())
     assert asked["resultType"] == "input_required"

@@ -49,7 +49,7 @@ def load(raw: bytes, file: str) -> JsonObject:
     except UnicodeDecodeError as error:
         raise FileInvalid(
             file,
-            f"The file is not valid UTF-8 at byte {error.start}.",
+            f"Byte {error.start} is not UTF-8.",
             remedy="Save the file with the encoding UTF-8.",
         ) from None
     data = _load(text, file)

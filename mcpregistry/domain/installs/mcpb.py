@@ -35,7 +35,7 @@ _KEPT = (
 )
 _PROGRAMS = {"node": "node", "node.exe": "node", "python": "python", "python3": "python"}
 _OTHER = re.compile(r"\$\{(?!user_config\.)[^}]*\}|\$\{user_config\.[^}]*[^A-Za-z0-9_.}-][^}]*\}")
-_TELL = "Report it to the developers of the bundle, or choose another install option."
+_TELL = "Report this problem to the developers of the bundle, or choose another install option."
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def _check(manifest: Manifest) -> None:
     texts = [*manifest.words, *manifest.env.values(), *(each.default for each in manifest.settings)]
     if len(texts) > MOST_WORDS or len(manifest.settings) > MOST_SETTINGS:
         raise LockRefused(
-            f"The bundle is too large to be reviewed. At most {MOST_WORDS:,} words in its command, environment and defaults, and {MOST_SETTINGS:,} settings, are allowed.",
+            f"The bundle is too large to be reviewed. Its command, environment and default values can have at most {MOST_WORDS:,} words, and it can have at most {MOST_SETTINGS:,} settings.",
             remedy=_TELL,
         )
     if out := next(

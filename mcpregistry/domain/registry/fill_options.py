@@ -80,7 +80,7 @@ def _check(way: InstallOption, given: Mapping[str, str], values: Mapping[str, st
     for each in way.inputs:
         if each.choices and values[each.key] not in ("", *each.choices):
             raise ConfigInvalid(
-                f"The value of {each.key} is not one of its choices.",
+                f"The value of the setting {each.key} is not one of its choices.",
                 remedy=f"Choose one of {', '.join(each.choices)}.",
             )
 
@@ -114,13 +114,13 @@ def _encode_for_address(asked: InstallInput, value: str, *, in_host: bool) -> st
     if in_host:
         if not _OF_A_HOST.fullmatch(value):
             raise ConfigInvalid(
-                f"The value of {asked.key} contains characters that are not allowed in a host name.",
+                f"The value of the setting {asked.key} contains characters that are not allowed in a host name.",
                 remedy="Use letters, digits and hyphens.",
             )
         return value
     if value in (".", ".."):
         raise ConfigInvalid(
-            f"The value of {asked.key} would change the path of the address.",
+            f"The value of the setting {asked.key} would change the path of the address.",
             remedy="Enter a value other than . and .. for this setting.",
         )
     return value if is_reference(value) else quote(value, safe="")

@@ -77,7 +77,7 @@ def check_env(env: object) -> dict[str, str]:
         if not _ENV_NAME.match(name):
             raise ConfigInvalid(
                 error_texts.say_not_valid(name, "a valid name for an environment variable"),
-                remedy="Use letters, digits and _.",
+                remedy="Use only letters, digits and _.",
             )
         if name.upper() in _FORBIDDEN_ENV:
             raise ConfigInvalid(
@@ -168,7 +168,7 @@ def check_networks(networks: Any) -> list[str]:
     """A list of IP networks in CIDR notation, else ``ConfigInvalid``."""
     if not isinstance(networks, list):
         raise ConfigInvalid(
-            "Allowed networks must be a list.",
+            "The allowed networks must be a list.",
             remedy=error_texts.advise_form("a list", '["10.0.0.0/8"]'),
         )
     for network in networks:

@@ -71,7 +71,7 @@ def fetch_bundle(
         found = done.result()
     if found != sha256:
         raise InstallFailed(
-            "The file at the bundle's address is not the expected one: its SHA-256 hash is different.",
+            "The file at the bundle's address is not the expected file: its SHA-256 hash is different.",
             remedy="Do not install this file. Ask the publisher of the bundle for the correct hash.",
         )
     return file, os.path.getsize(file)

@@ -283,6 +283,6 @@ def _make_other_way_error(version: str, *, is_open: bool) -> InputNeeded:
     if is_open:
         remedy = "Check whether this call had an effect, then call again: in the next call, the tool can ask."
     return InputNeeded(
-        f"The tool has a question for the host. The tool can ask it only with the protocol {known}.",
+        f"The tool has a question for the host. The tool can ask it only with the protocol version {known}.",
         remedy=remedy,
     )

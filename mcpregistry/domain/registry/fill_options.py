@@ -70,7 +70,7 @@ def _check(way: InstallOption, given: Mapping[str, str], values: Mapping[str, st
             f"The entry has no setting named {', '.join(unknown)[:300]}.",
             remedy=f"Use only these names: {', '.join(values)}."
             if values
-            else "Send no settings: this entry has none.",
+            else "Leave these settings out. The entry has no settings.",
         )
     if missing := [each.key for each in way.inputs if each.required and not values[each.key]]:
         raise ConfigInvalid(

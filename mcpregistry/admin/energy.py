@@ -53,8 +53,8 @@ class PoolForm(RecordForm[EnergyPool]):
             "slug": _("Short name of the pool, for the pages of agents and for REST."),
             "capacity": _("Maximum number of units. A new pool is full."),
             "low_policy": _(
-                "What happens, when the pool is below its critical level, to the work that the "
-                "background sub-agent does for the agents that use this pool."
+                "The background sub-agent works for the agents that use this pool. Choose what happens to "
+                "this work while the pool is below its critical level."
             ),
             "per_call": _("Units for each call that is sent, even if it fails."),
             "per_kilobyte": _("Units for each KiB of arguments and result."),

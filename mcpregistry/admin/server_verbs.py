@@ -107,13 +107,13 @@ def _disconnect(request: HttpRequest, server: Server) -> str:
     checks.request_disconnect(server=server, actor=actor(request))
     return gettext(
         "All processes close their connections. The next call, the next check or the button “Connect "
-        "server” opens a new one."
+        "server” opens a new connection."
     )
 
 
 def _reconnect(request: HttpRequest, server: Server) -> str:
     checks.request_reconnect(server=server, actor=actor(request))
-    return gettext("All processes close their connections. The next call opens a new one.")
+    return gettext("All processes close their connections. The next call opens a new connection.")
 
 
 def enable(request: HttpRequest, server: Server) -> str:
@@ -220,7 +220,7 @@ SERVER_VERBS = (
         _("Disconnect server"),
         "test_server",
         "power_off",
-        _("Close all connections. A new one is opened when it is needed."),
+        _("Close all connections. A new connection is opened when it is needed."),
         _disconnect,
         applies=is_active,
     ),

@@ -180,7 +180,7 @@ def _wrong(where: str, raw: str, now: float) -> SlipsnisseError:
     if wait := guesses.wait(where, now):
         return TooManyRequests(
             "Too many different invalid tokens were sent from this address.",
-            remedy=f"Use a valid token: it is accepted at any time. Invalid tokens are answered in this way for {round(wait)} more seconds.",
+            remedy=f"Use a valid token: it is accepted at any time. Invalid tokens get this answer for the next {round(wait)} s.",
             wait=wait,
         )
     guesses.remember_failure(where, hash_token(raw), now)

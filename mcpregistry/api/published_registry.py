@@ -161,7 +161,7 @@ def _one(who: Principal | None, name: str) -> Published:
     if found is None:
         raise NotFound(
             error_texts.say_not_found("server", show_invisible_characters(name, 200)),
-            remedy="List the servers to see which ones exist.",
+            remedy="GET /registry/v0.1/servers lists the servers.",
         )
     return found
 
@@ -229,7 +229,7 @@ def _moment(text: str) -> datetime | None:
         found = None
     if found is None or found.tzinfo is None:
         raise BadRequest(
-            "'updated_since' is not a valid time.",
+            f"'updated_since' is not a valid time (got {show_invisible_characters(text, 60)}).",
             remedy=error_texts.advise_form(
                 "a time with a time zone in RFC 3339 format", "2026-11-24T12:00:00Z"
             ),

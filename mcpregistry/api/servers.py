@@ -202,7 +202,7 @@ def disconnect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
     return Status(
         202,
         Accepted(
-            message="Every process closes its connection. The next call, check or connect opens a new one."
+            message="Every process closes its connection. The next call, check or connect opens a new connection."
         ),
     )
 
@@ -212,7 +212,10 @@ def reconnect_server(request: HttpRequest, slug: Slug) -> Status[Accepted]:
     """Let every process close its connection and open a new one."""
     checks.request_reconnect(server=lookup.find_server(slug), actor=actor(request))
     return Status(
-        202, Accepted(message="Every process closes its connection. The next call opens a new one.")
+        202,
+        Accepted(
+            message="Every process closes its connection. The next call opens a new connection."
+        ),
     )
 
 

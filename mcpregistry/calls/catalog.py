@@ -313,7 +313,9 @@ class Catalogue:
             return 0
         version, _, offset = cursor.partition(".")
         if version != self.version or offset not in self._offsets:
-            raise ValueError(f"The list of {self.kind}s has changed. Start again without a cursor.")
+            raise ValueError(
+                f"The list of {self.kind}s has changed. Request the list again without a cursor."
+            )
         return int(offset)
 
     @cached_property

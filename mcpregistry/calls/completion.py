@@ -244,7 +244,7 @@ def _check_argument_names(entry: CatalogueEntry, typed: TypedArgument) -> frozen
             f"'{clean_text(typed.name, 200)}' has no argument '{clean_text(typed.argument, 200)}'.",
             remedy=f"Use one of its arguments: {', '.join(map(clean_text, names))}."
             if names
-            else "It has no arguments.",
+            else f"This {typed.kind} has no arguments.",
         )
     if any(len(value) > LONGEST_URI for value in (typed.value, *typed.known.values())):
         raise ArgumentsInvalid(

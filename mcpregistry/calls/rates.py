@@ -89,10 +89,10 @@ class CallRates:
         left = held.purse.empty_until - time.monotonic()
         if left > 0:
             said = (
-                f"The agent '{agent.slug}' has reached its limit of {limit} calls per minute, "
+                f"The agent '{agent.slug}' has reached its rate limit (calls per minute: {limit:,}), "
                 "counted over all endpoints and processes."
             )
-            raise RateLimitedError(said, remedy=f"Try again in {max(1.0, left):.0f} seconds.")
+            raise RateLimitedError(said, remedy=f"Try again in {max(1.0, left):.0f} s.")
 
     async def _fetch_ahead(self, agent: AgentSpec, held: _RateLease, limit: int) -> None:
         """So that the next call finds something; what goes wrong meets that one."""

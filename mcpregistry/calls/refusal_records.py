@@ -15,6 +15,7 @@ from mcpregistry.calls.recording.recorder import Recorder
 from mcpregistry.calls.refusal_floods import RefusalFloods
 from mcpregistry.domain.errors import SlipsnisseError
 from mcpregistry.domain.lifecycle import InvocationState
+from mcpregistry.domain.text.display import number_of
 from mcpregistry.services.approvals.refusals import RefusedBefore
 
 
@@ -87,16 +88,16 @@ class RefusalRecords:
 
     def _record_flood(self, call: Call, more: int, first: str) -> None:
         message = (
-            f"The agent exceeded its rate limit: {more} more calls were denied within a minute after the call {first}. "
-            "This record is for the last of them."
+            f"The agent exceeded its rate limit: {number_of(more, 'more call was', 'more calls were')} denied within a minute after the call {first}. "
+            "This record is for the last of these calls."
         )
         outcome = make_outcome(call, InvocationState.DENIED, error=RateLimitedError(message))
         self._begin_soon(call, outcome)
 
     def _record_repeats(self, call: Call, more: int, first: str) -> None:
         message = (
-            f"An approver had rejected this call: {more} more identical calls were rejected within a minute after the "
-            f"call {first}. This record is for the last of them."
+            f"An approver had rejected this call: {number_of(more, 'more identical call was', 'more identical calls were')} rejected within a minute after the "
+            f"call {first}. This record is for the last of these calls."
         )
         outcome = make_outcome(call, InvocationState.REJECTED, error=RefusedBefore(message))
         self._begin_soon(call, outcome)

@@ -126,5 +126,5 @@ class _NoApprovals:
         """Refuse to wait for people."""
         raise Denied(
             "This call needs an approval, and a test cannot ask for an approval.",
-            remedy="Call the tool as an agent.",
+            remedy="To ask for an approval, open the page of the tool, press “Try tool”, and call the tool as an agent.",
         )

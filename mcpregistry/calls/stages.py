@@ -35,7 +35,7 @@ _OWN = Decision(
 
 def make_unlisted_remedy(kind: str) -> str:
     """What to do about a name that is absent or not granted; the same words for both."""
-    return f"Use a name from this agent's list of {kind}s. If it is missing there, ask an administrator to grant it."
+    return f"Use a name from this agent's list of {kind}s. If the {kind} is missing there, ask an administrator for a grant."
 
 
 def resolve(request: CallRequest) -> CatalogueEntry:
@@ -72,7 +72,7 @@ def authorise(request: CallRequest, entry: CatalogueEntry) -> None:
     ):
         raise Denied(
             f"The agent '{catalogue.agent.slug}' has no grant for '{entry.name}' with these arguments.",
-            remedy="Use arguments that are granted, or ask the operator for a grant.",
+            remedy="Use arguments that a grant of the agent allows, or ask the operator for another grant.",
         )
 
 
@@ -151,7 +151,8 @@ def _build_question(request: CallRequest, entry: CatalogueEntry) -> PolicyQuesti
 def refuse_denied(decision: Decision) -> None:
     """A call that a rule denies goes no further."""
     if decision.outcome is RuleOutcome.DENY:
+        denies = "The site does not allow" if decision.rule_id is None else "A rule denies"
         raise Denied(
-            f"A rule denies this call: {decision.reason}.",
-            remedy="Do not repeat the call. Ask the operator.",
+            f"{denies} this call: {decision.reason}.",
+            remedy="Do not repeat the call. If you need it, ask the operator to change the rules.",
         )

@@ -144,7 +144,7 @@ class ToolCost:
         if self.calls < SLOW_FROM or self.p95 < SLOW_SECONDS:
             return ""
         way = (
-            "Most calls are slow: start the server in advance (connect mode), or ask its operator."
+            "Most calls are slow: start the server in advance (connect mode), or ask the operator of the server to make it faster."
             if self.median >= SLOW_SECONDS
             else "Most calls are faster: check the arguments of the slow calls, and how many calls the server runs at once."
         )

@@ -98,7 +98,9 @@ class DownstreamError(SlipsnisseError):
     """
 
     code = "CONNECTION_FAILED"
-    usual_remedy: ClassVar[str] = "Read the status on the server's page, then test the server."
+    usual_remedy: ClassVar[str] = (
+        "Read the status on the page of the server, then press “Test server”."
+    )
 
     def __init__(self, message: str, *, remedy: str = "", sent: bool = False) -> None:
         super().__init__(message, remedy=remedy or self.usual_remedy)
@@ -136,35 +138,37 @@ class AuthFailed(DownstreamError):
     """The server refused our credential (HTTP 401 or 403). Not retried."""
 
     code = "AUTH_FAILED"
-    usual_remedy = "Enter a valid credential for the server."
+    usual_remedy = "Enter a valid credential on the page of the server."
 
 
 class ProtocolError(DownstreamError):
     """The server answered something that MCP does not allow."""
 
     code = "PROTOCOL_ERROR"
-    usual_remedy = "Report it to the developers of the server."
+    usual_remedy = "Report this error to the developers of the server."
 
 
 class ResourceLimit(DownstreamError):
     """The server sent more than its limits allow (line, body, list or item count)."""
 
     code = "RESOURCE_LIMIT"
-    usual_remedy = "Request less data, or raise the server's limits."
+    usual_remedy = "Request less data, or raise the limits on the page of the server."
 
 
 class TimedOut(DownstreamError):
     """The server did not answer within its time limit."""
 
     code = "TIMEOUT"
-    usual_remedy = "Test the server, or raise its time limit if it needs longer."
+    usual_remedy = (
+        "Test the server. If it needs more time, raise its timeouts on the page of the server."
+    )
 
 
 class OutboundRefused(DownstreamError):
     """The guarded client will not go to that address."""
 
     code = "OUTBOUND_REFUSED"
-    usual_remedy = "Correct the address, or allow its network for the server."
+    usual_remedy = "Correct the address. Or, if you trust the address, add its network to “Allowed networks” on the page of the server."
 
 
 class ToolRefused(DownstreamError):

@@ -73,7 +73,7 @@ def _advise_slowest_tool(tally: UsageTally, others: UsageTally) -> Advice | None
     return Advice(
         "slower than its server's others",
         words,
-        "Request less data in each call, or call it as a task.",
+        "Request less data in each call, or call the tool as a task.",
     )
 
 

@@ -56,7 +56,7 @@ async def fetch_digest(image: Image, networks: tuple[str, ...]) -> str:
                 f"{image.base_url}/v2/{image.path}/manifests/{image.tag}", image, networks
             )
     except OutboundRefused as error:
-        remedy = "If you trust it, add its network to the allowed networks of the MCP registry that lists the image."
+        remedy = "If you trust the container registry, add its network to “Allowed networks” on the page of the MCP registry that lists the image."
         raise OutboundRefused(
             f"The site did not contact the container registry: {error.message}", remedy=remedy
         ) from error

@@ -60,8 +60,8 @@ def check_result(
     content = result.get(KINDS[kind].answer)
     if type(content) is list and len(content) > limits.max_items:
         raise ResourceLimit(
-            f"The answer has {len(content):,} content items; at most {limits.max_items:,} are allowed.",
-            remedy="Request less data, or raise the server's item limit.",
+            f"The answer has {len(content):,} content items. At most {limits.max_items:,} are allowed.",
+            remedy="Request less data.",
             sent=True,
         )
     check_depth(result)
@@ -105,7 +105,7 @@ def check_tools(
             problems.append(reason)
         else:
             tools.append(tool)
-    return tools, [*problems, *_describe_excess(beyond, limits)]
+    return tools, [*problems, *_describe_excess(TOOL, beyond, limits)]
 
 
 def check_others(
@@ -122,7 +122,7 @@ def check_others(
             problems.append(error.message)
     return found, [
         *problems,
-        *(f"{kind.capitalize()}s: {said}" for said in _describe_excess(beyond, limits)),
+        *_describe_excess(kind, beyond, limits),
     ]
 
 
@@ -150,7 +150,7 @@ def limit_bytes(
         problems.append(
             f"{kind.capitalize()}s that are not used: {len(items) - len(chosen):,} of {len(items):,}. All definitions of the server "
             f"together are larger than {limits.definition_bytes:,} bytes, so only the first ones in alphabetical order are used. "
-            "Raise the server's limit of definitions, or connect a smaller server."
+            "Raise “Size limit of definitions” on the page of the server, or use a server with fewer definitions."
         )
     return kept, problems
 
@@ -170,13 +170,13 @@ def _select_first_by_name(
     return items, left
 
 
-def _describe_excess(beyond: int, limits: ServerLimits) -> list[str]:
+def _describe_excess(kind: str, beyond: int, limits: ServerLimits) -> list[str]:
     """What is said of those beyond the limit."""
     if not beyond:
         return []
     return [
-        f"{beyond:,} over the limit of {limits.max_tools:,}. Only the first ones in alphabetical order are used. "
-        "Raise the server's limit of tools, or connect a smaller server."
+        f"The number of {kind}s exceeds the limit of {limits.max_tools:,} by {beyond:,}. Only the first ones in alphabetical order are used. "
+        "Raise “Tool limit” on the page of the server, or use a server with fewer definitions."
     ]
 
 
@@ -239,7 +239,7 @@ def check_instructions(instructions: str, limits: ServerLimits) -> None:
     if len(instructions.encode(errors="replace")) > limits.max_description:
         raise ResourceLimit(
             f"The server's instructions are larger than {limits.max_description:,} bytes.",
-            remedy="Ask the server's publisher to shorten them.",
+            remedy="Ask the developers of the server to shorten the instructions.",
         )
 
 
@@ -288,6 +288,6 @@ def make_too_large_error(limit: int) -> ResourceLimit:
     """The error for a message beyond the limit."""
     return ResourceLimit(
         f"The server's answer is larger than the limit of {limit:,} bytes.",
-        remedy="Request less data, or raise the server's message limit.",
+        remedy="Request less data, or raise “Max message bytes” on the page of the server.",
         sent=True,
     )

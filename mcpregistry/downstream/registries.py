@@ -28,8 +28,10 @@ MOST_ENTRIES = 100  # the API's own upper bound
 SECONDS = 30.0
 _LONGEST_CURSOR = 2_000
 _CONNECT_SECONDS = 10.0
-_MINE = "If you trust this registry, add its network to the allowed networks on its page."
-_REMEDY = "Check the address: it must answer GET /v0.1/servers as MCP registries do."
+_MINE = (
+    "If you trust this registry, add its network to “Allowed networks” on the page of the registry."
+)
+_REMEDY = "Check the address. An MCP registry must answer GET /v0.1/servers at this address."
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def _make_refusal(status: int) -> DownstreamError:
     if 300 <= status < 400:
         return ProtocolError(
             "The registry redirects to another address. Redirects are not followed.",
-            remedy="Enter the address that it redirects to.",
+            remedy="Enter the address to which the registry redirects.",
         )
     if status in (401, 403):
         return AuthFailed(

@@ -31,7 +31,7 @@ def find_conversation(caller: Caller, meta: Mapping[str, Any]) -> str:
     if not isinstance(named, str) or not named:
         raise ArgumentsInvalid(
             f"_meta['{META_KEY}'] must be the id of a conversation.",
-            remedy="Leave it out, or set it to such an id.",
+            remedy="Leave out this key, or set it to the id of an open conversation of the agent.",
         )
     if caller.conversation not in ("", named):
         raise ArgumentsInvalid(

@@ -142,7 +142,7 @@ async def test_who_is_refused_asks_nobody_until_there_is_something_and_calls_tha
     assert sum(each == [True] for each in found) == 2
     assert len(asked) <= 4
     said = (
-        r"2 calls per minute, counted over all endpoints and processes\. Try again in (\d+) seconds"
+        r"calls per minute: 2\), counted over all endpoints and processes\. Try again in (\d+) s\b"
     )
     with pytest.raises(RateLimitedError, match=said) as caught:
         await held.take(who)

@@ -143,4 +143,4 @@ async def test_what_is_left_out_stands_in_the_status(site, home: Path):
     here = await site()
     await here.call("crash__crash")
     found = await until(lambda found: found.tools_left_out)
-    assert found.tools_left_out[0].startswith("1 over the limit of 1")
+    assert found.tools_left_out[0].startswith("The number of tools exceeds the limit of 1 by 1.")

@@ -41,14 +41,14 @@ def holds(source: str, **facts: Any) -> bool:
         ("1 + * 2", 1, 5, "extraneous"),
         ("args.x == 1 || amount > 2", 1, 16, "'amount' is not a known name"),
         ("true &&\n  amount > 2", 2, 3, "'amount' is not a known name"),
-        ('tool.rsk == "high"', 1, 6, "'tool' has no 'rsk'"),
-        ("call.origin == 'http' && call.our > 3", 1, 31, "'call' has no 'our'"),
+        ('tool.rsk == "high"', 1, 6, "'tool' has no field 'rsk'"),
+        ("call.origin == 'http' && call.our > 3", 1, 31, "'call' has no field 'our'"),
         ("args.name.lower() == 'x'", 1, 11, "no function 'lower'"),
         (
             "args.l.exists(a, args.l.exists(b, args.l.exists(c, a == c)))",
             1,
             48,
-            "more than 2 loops",
+            "more than 2 levels",
         ),
         ("x" * (LONGEST + 1), 1, LONGEST + 1, "longer than"),
         ("é🙂 == 1", 1, 1, "token recognition"),
@@ -164,10 +164,10 @@ def test_what_conditions_say(source: str, facts: dict[str, Any], expected: bool)
 @pytest.mark.parametrize(
     ("source", "args", "says"),
     [
-        ("args.amount > 100", {}, "reads 'amount', which the call does not have"),
+        ("args.amount > 100", {}, "uses 'amount', which the call does not have"),
         ("args.amount > 100", {"amount": "hunter2"}, "different types"),
-        ("args[args.key] == 1", {"key": "hunter2"}, "reads something"),
-        ("args.amount", {"amount": 3}, "returns a int"),
+        ("args[args.key] == 1", {"key": "hunter2"}, "uses something"),
+        ("args.amount", {"amount": 3}, "returns a value of the type int"),
         ("args.a / args.b == 1", {"a": 1, "b": 0}, "could not evaluate"),
         ("args.x.matches(args.pattern)", {"x": "hunter2", "pattern": "("}, "could not evaluate"),
     ],
@@ -240,7 +240,7 @@ def test_text_that_ends_in_a_backslash_hides_nothing_behind_it(text: str):
 def test_text_that_cel_reads_otherwise_is_refused(found: str, monkeypatch: pytest.MonkeyPatch):
     """Names inside of a text are not looked at, so CEL itself has to read it as one text."""
     monkeypatch.setattr(conditions, "_TEXT", re.compile(found))
-    with pytest.raises(ConditionInvalid, match="this string cannot be read"):
+    with pytest.raises(ConditionInvalid, match="this text cannot be read"):
         compile_condition(
             'args.a in [r"C:\\" || args.b == "", "a" + args.b, "a", args.b]'.replace("\\\\", "\\")
         )

@@ -52,12 +52,12 @@ async def test_more_memory_than_its_limit_ends_the_tree_and_the_caller_hears_how
     here = bench(hungry(tmp_path, ResourceBounds(memory_mb=220, processes=9), strict=strict))
     assert await use(here, shared=100, pause=1) == "ok"
     with pytest.raises(
-        ResourceLimit, match=r"used \d+ MB; its limit of memory is 220 MB"
+        ResourceLimit, match=r"used \d+ MB of memory, and its limit is 220\."
     ) as caught:
         await use(here, others=300, pause=HANG)
     assert caught.value.sent
     assert int(re.findall(r"used (\d+) MB", str(caught.value))[0]) > 220
-    assert "raise the server's limit of memory" in caught.value.remedy
+    assert "raise “Memory (MB)”" in caught.value.remedy
     for pid in offspring() - before:
         await gone(pid)
     assert await use(here) == "ok", "the next call starts it anew"
@@ -65,10 +65,12 @@ async def test_more_memory_than_its_limit_ends_the_tree_and_the_caller_hears_how
 
 @pytest.mark.fault
 async def test_more_processes_or_processor_time_than_its_limit_ends_it(bench: Make, tmp_path: Path):
-    with pytest.raises(ResourceLimit, match=r"used [45] processes; its limit of processes is 3 "):
+    with pytest.raises(ResourceLimit, match=r"used [45] processes, and its limit is 3\."):
         await use(bench(hungry(tmp_path, ResourceBounds(processes=3))), processes=4, pause=HANG)
     # That it ends means that somebody looks; how often, on a busy machine, is the machine's.
-    with pytest.raises(ResourceLimit, match=r"used \d+ seconds; its limit of processor time is 1 "):
+    with pytest.raises(
+        ResourceLimit, match=r"used \d+ seconds of processor time, and its limit is 1\."
+    ):
         await use(bench(hungry(tmp_path, ResourceBounds(cpu_seconds=1))), seconds=HANG, pause=HANG)
 
 
@@ -77,13 +79,11 @@ async def test_more_processes_or_processor_time_than_its_limit_ends_it(bench: Ma
 async def test_files_in_memory_and_threads_count(bench: Make, tmp_path: Path):
     here = bench(hungry(tmp_path, ResourceBounds(memory_mb=150)))
     assert await use(here, memory_file=20) == "ok"
-    with pytest.raises(ResourceLimit, match=r"used \d+ MB; its limit of memory is 150 MB"):
+    with pytest.raises(ResourceLimit, match=r"used \d+ MB of memory, and its limit is 150\."):
         await use(here, memory_file=200, pause=HANG)
     here = bench(hungry(tmp_path, ResourceBounds(processes=4)))
     assert await use(here, threads=30) == "ok"
-    with pytest.raises(
-        ResourceLimit, match=r"used \d+ threads; its limit of processes is 64 threads"
-    ):
+    with pytest.raises(ResourceLimit, match=r"used \d+ threads, and its limit is 64\."):
         await use(here, threads=100, pause=HANG)
 
 

@@ -87,7 +87,7 @@ async def test_a_server_that_never_answers_is_tried_with_the_older_handshake_nex
 ):
     journal = tmp_path / "journal"
     here = bench(opening("deaf", journal, limits={"connect_timeout": 2.0}))
-    with pytest.raises(TimedOut, match="protocol to 'legacy'"):
+    with pytest.raises(TimedOut, match="set “Protocol” to “2025-11-25 and earlier”"):
         await here.pool.discover(1)
     here.targets[1] = replace(here.targets[1], limits=ServerLimits())
     await here.pool.reconnect(1)
@@ -142,7 +142,7 @@ async def test_the_words_of_a_server_that_refuses_the_handshake_are_passed_on_wi
     with pytest.raises(ConnectionFailed, match="The first message was not initialize") as caught:
         await here.pool.discover(1)
     assert "hush-hush" not in str(caught.value)
-    assert "protocol" in caught.value.remedy
+    assert "“Protocol”" in caught.value.remedy
 
 
 @pytest.mark.fault
@@ -150,7 +150,7 @@ async def test_a_server_that_ends_at_every_handshake_says_so(bench: Make):
     here = bench(stdio_target("crash", env={"FAKE_CRASH": "start"}))
     with pytest.raises(ConnectionFailed, match="closed the connection") as caught:
         await here.pool.discover(1)
-    assert "log" in caught.value.remedy
+    assert "stderr" in caught.value.remedy
 
 
 @pytest.mark.fault

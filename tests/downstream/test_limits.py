@@ -57,7 +57,7 @@ def test_names_and_sizes_are_checked_one_by_one():
     tools, problems = check_tools(listed, 7, ServerLimits())
     assert [tool["name"] for tool in tools] == ["good"]
     assert len(problems) == 5
-    assert problems[-1].startswith("7 over the limit")
+    assert problems[-1].startswith("The number of tools exceeds the limit of 2,000 by 7.")
 
 
 def test_prompts_are_bounded_like_tools_and_their_arguments_have_names():

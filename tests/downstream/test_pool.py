@@ -341,7 +341,7 @@ async def test_of_more_tools_than_the_limit_the_first_by_name_are_taken_and_it_i
     discovery = await bench(stdio_target("many", env=env, limits={"max_tools": 4})).pool.discover(1)
     assert [tool["name"] for tool in discovery.tools] == ["tool_0", "tool_1", "tool_2", "tool_3"]
     (said,) = discovery.problems
-    assert said.startswith("5 over the limit of 4. ")
+    assert said.startswith("The number of tools exceeds the limit of 4 by 5. ")
 
 
 @pytest.mark.attack
@@ -582,7 +582,9 @@ async def test_connections_in_use_and_kept_ones_are_not_closed(bench: Make):
         here.pool.call(ServerCall(1, "count", b'{"steps":1000,"pause":0.05}', on_sent=sent.set))
     )
     await sent.wait()
-    with pytest.raises(QueueFullError, match="All 2 connections of this process") as refused:
+    with pytest.raises(
+        QueueFullError, match="has 2 connections to servers, which is the maximum"
+    ) as refused:
         await here.pool.call(ServerCall(3, "echo", b"{}"))
     assert "SLIPSNISSE_MAX_CONNECTIONS" in refused.value.remedy
     assert sorted(alive(here)) == [1, 2]

@@ -108,7 +108,7 @@ async def test_the_operators_choice_stays(bench: Make, address: str, kinds: dict
 
 async def test_a_modern_host_is_asked_as_soon_as_the_tool_has_shown_how_it_asks(here: Bench):
     person = Person()
-    with pytest.raises(InputNeeded, match=r"older version of the protocol.*call again"):
+    with pytest.raises(InputNeeded, match=r"protocol version 2025-11-25 and earlier.*call again"):
         await here.call("test_elicitation", ELICIT, host=person.modern())
     assert not here.pool.is_asking_in_answers(1, ("tool", "test_elicitation"))
     assert said(await here.call("test_elicitation", ELICIT, host=person.modern())) == "accept: ann"
@@ -127,7 +127,7 @@ async def test_a_question_to_an_older_host_shows_it_for_modern_hosts_too(here: B
 
 async def test_a_tool_that_asks_with_its_result_is_called_on_the_newer_connection(here: Bench):
     person = Person()
-    with pytest.raises(InputNeeded, match=r"newer version of the protocol.*call again"):
+    with pytest.raises(InputNeeded, match=r"protocol version 2026-07-28.*call again"):
         await here.call("in_rounds", host=person.older())
     asked = await here.call("in_rounds", host=person.older())
     assert asked["resultType"] == "input_required"
@@ -145,7 +145,7 @@ async def test_what_a_modern_host_has_shown_counts_for_older_hosts(here: Bench):
 
 async def test_nobody_is_told_to_call_again_where_that_does_not_help(bench: Make, address: str):
     here = bench(http_target(address, questions=KINDS, protocol="modern"))
-    with pytest.raises(InputNeeded, match="set the server's protocol to 'legacy'"):
+    with pytest.raises(InputNeeded, match="set “Protocol” to “2025-11-25 and earlier”"):
         await here.call("test_elicitation", ELICIT, host=Person().modern())
 
 
@@ -205,7 +205,7 @@ async def test_a_session_has_one_connection_whose_version_is_that_of_its_host(he
     )
     assert await version(here, person.modern(), session="a/2") == "2025-11-25"
     assert here.pool.list_states()[1].sessions == 2
-    with pytest.raises(InputNeeded, match="set the server's protocol to 'legacy'"):
+    with pytest.raises(InputNeeded, match="set “Protocol” to “2025-11-25 and earlier”"):
         await here.call("test_elicitation", ELICIT, host=person.modern(), session="a/1")
     # A later session of a modern host is opened so that the tool can ask.
     assert (

@@ -60,7 +60,7 @@ async def test_beyond_the_limit_the_one_idle_longest_ends_and_none_that_is_busy(
     assert here.pool.list_states()[1].sessions == 2
     also = asyncio.create_task(here.call("count", ENDLESS, session="a/3", timeout=10_000.0))
     await asyncio.sleep(0)
-    with pytest.raises(QueueFullError, match="All 2 sessions of this server are in use"):
+    with pytest.raises(QueueFullError, match="2 connections to this server, which is the maximum"):
         await here.call("count", b'{"steps":1}', session="a/2")
     assert not busy.done()
     for call in (busy, also):

@@ -199,28 +199,28 @@ def launch(**said: Any) -> dict[str, Any]:
         (bundle(files={"/etc/evil": "x"}), "a path outside of the bundle"),
         (bundle(files={"a\\..\\evil": "x"}), "a path outside of the bundle"),
         (with_link("/etc/passwd"), "is not a regular file"),
-        (bundle(files={"a": "x", "a/b": "x"}), "a file in place of its folder"),
+        (bundle(files={"a": "x", "a/b": "x"}), "already used by a file"),
         (bundle(files={f"{'a/' * 120}b": "x"}), "more than 100 folders deep"),
-        (bundle(files={"bomb": b"\0" * (30 << 20)}), "100 times its packed size"),
+        (bundle(files={"bomb": b"\0" * (30 << 20)}), "100 times the packed size"),
         (bundle({}), "does not follow the bundle format"),
         (bundle(without("name")), "does not follow the bundle format"),
-        (bundle(launch(command="sh", args=["-c", "x"])), "starts 'sh'"),
+        (bundle(launch(command="sh", args=["-c", "x"])), "starts the program 'sh'"),
         (bundle(launch(args=["-e", "x"])), "is not in the bundle"),
         (bundle(launch(args=["${__dirname}/none.js"])), "does not contain the program"),
-        (bundle(launch(args=["${__dirname}/../../../x.js"])), "is outside its folder"),
+        (bundle(launch(args=["${__dirname}/../../../x.js"])), "is outside of the bundle's folder"),
         (
             bundle(
                 launch(
                     command="${__dirname}/../../../keys.json", args=["${__dirname}/server/index.js"]
                 )
             ),
-            "is outside its folder",
+            "is outside of the bundle's folder",
         ),
         (
             bundle(launch(command="${__dirname}/../../bin/sh", args=["-c", "x"])),
-            "is outside its folder",
+            "is outside of the bundle's folder",
         ),
-        (bundle(launch(env={"X": "${__dirname}/.."})), "is outside its folder"),
+        (bundle(launch(env={"X": "${__dirname}/.."})), "is outside of the bundle's folder"),
         (bundle(launch(env={"X": "${cred:other}"})), "this site does not support"),
         (bundle(launch(env={"X": "${HOME}"})), "this site does not support"),
         (bundle(launch(env={"X": "${user_config.none}"})), "does not define it"),
@@ -228,7 +228,7 @@ def launch(**said: Any) -> dict[str, Any]:
             bundle(launch(args=["${__dirname}/server/index.js", "${user_config.api_key}"])),
             "secret on its command line",
         ),
-        (bundle(manifest(compatibility={"platforms": ["win32"]})), "supports only win32"),
+        (bundle(manifest(compatibility={"platforms": ["win32"]})), "does not support Linux"),
         (bundle(manifest(server={**manifest()["server"], "type": "uv"})), "at each start"),
     ],
 )
@@ -253,7 +253,7 @@ def test_another_file_or_another_place_than_was_named_is_refused(
     content = bundle()
     assert "SHA-256 hash is different" in asked(place, content, version="0" * 64).reason
     assert (
-        "allowed networks" in asked(place, content, networks=[]).reason
+        "Allowed networks" in asked(place, content, networks=[]).reason
         or "http address" in Install.objects.first().reason
     )
     row = asked(place, content)
@@ -280,4 +280,4 @@ def test_another_file_or_another_place_than_was_named_is_refused(
         )
         assert reason in (install_work.work_on_install(install_id=row.pk) or row).reason
     monkeypatch.setattr("mcpregistry.downstream.installers.bundles.MOST_DOWNLOADED", 100)
-    assert "package is too large" in asked(place, content).reason
+    assert "needs too much" in asked(place, content).reason

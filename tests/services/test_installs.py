@@ -281,12 +281,12 @@ def test_what_a_newer_version_would_offer_is_read_in_a_sandbox_and_shown_before_
     [
         ("pypi", "sdist-only", "1.0", "sdist-only==1.0 is only available as a source distribution"),
         ("pypi", "from-git", "1.0", "depends on small-dep from an address or a git repository"),
-        ("pypi", "small-server", "9.9", "No version small-server==9.9"),
-        ("npm", "with-script", "1.0.0", "needs to run a script during installation"),
+        ("pypi", "small-server", "9.9", "was found: small-server==9.9"),
+        ("npm", "with-script", "1.0.0", "needs to run a script during the installation"),
         ("npm", "from-git", "1.0.0", "from a git repository or another address"),
         ("npm", "from-address", "1.0.0", "from a git repository or another address"),
         ("npm", "small-dep", "1.0.0", "contains no program to start"),
-        ("npm", "@small/server", "9.9.9", "No version @small/server@9.9.9"),
+        ("npm", "@small/server", "9.9.9", "was found: @small/server@9.9.9"),
         ("npm", "not-there", "", 'No package named "not-there'),
     ],
 )
@@ -326,7 +326,7 @@ def test_another_file_than_the_approved_one_is_never_installed(
     failed = install_work.work_on_install(install_id=install.pk)
     assert failed is not None
     assert failed.state == InstallState.FAILED
-    assert "than the approved one" in failed.reason
+    assert "than the approved file" in failed.reason
     assert nothing_left()
 
 
@@ -508,7 +508,7 @@ def test_an_installation_that_every_worker_dies_of_fails(
         assert install_cleanup.take_back_of("worker@here:47", read_database_now()) == 1
     install.refresh_from_db()
     assert install.state == InstallState.FAILED
-    assert "Try again" in install.reason
+    assert "Request the installation again" in install.reason
 
 
 def test_a_worker_that_was_thought_dead_leaves_the_folder_to_the_next(
@@ -574,7 +574,7 @@ def test_what_a_dead_worker_left_is_given_up_and_swept(var: Path) -> None:
     dead.refresh_from_db()
     assert (dead.state, dead.reason) == (
         InstallState.FAILED,
-        "The worker or its installer stopped before the installation was finished. Try again.",
+        "The worker or its installer stopped before the installation was finished. Request the installation again.",
     )
     assert sorted(os.listdir(var / "installs")) == sorted([str(busy.uid), str(done.uid)])
     assert os.listdir(done.place) == ["f" * 64]

@@ -172,7 +172,7 @@ def test_a_private_address_is_not_asked(registry, source):
     RegistrySource.objects.update(allowed_networks=[])
     assert read(source).error == (
         "The registry's IP address is private or reserved. "
-        "If you trust this registry, add its network to the allowed networks on its page."
+        "If you trust this registry, add its network to “Allowed networks” on the page of the registry."
     )
     assert registry.receiver.requests == []
 

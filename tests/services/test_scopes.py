@@ -89,7 +89,7 @@ def test_only_an_admin_sets_a_scope(db: None) -> None:
     row.refresh_from_db()
     assert row.scope == ["provider:llm", "server:db"]
     wrong = admin.post(page, {"name": "prod_db", "value": "", "scope": "everywhere"}, follow=True)
-    assert "Write each place as server:NAME or provider:NAME" in wrong.content.decode()
+    assert "Write each of them as server:NAME or provider:NAME" in wrong.content.decode()
 
 
 def test_a_scope_follows_a_name_and_ends_with_its_record_and_a_change_of_it_connects_anew() -> None:

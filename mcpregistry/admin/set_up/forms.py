@@ -301,8 +301,8 @@ class AccessForm(forms.Form):
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
         label=_("Endpoints that list the server"),
         help_text=_(
-            "Select the endpoints that list the server. Only endpoints that show just the servers granted to "
-            "them can be selected; all other endpoints show the server automatically."
+            "Select the endpoints that list the server. You can select only endpoints that show only what is "
+            "granted to them. All other endpoints show the server automatically."
         ),
         error_messages={
             "invalid_choice": _(

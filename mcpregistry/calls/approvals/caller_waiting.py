@@ -122,7 +122,7 @@ class CallHolder:
                 raise error from None
             self._requests.drop(call)
             doubt = Unavailable(
-                "It is not known whether this call waits for an approval, because the record cannot be read.",
+                "It is not known whether this call waits for an approval, because the record of the call cannot be read.",
                 remedy=f"Call mcp_approval_status with the id {call.id} in a moment.",
             )
             return make_outcome(call, InvocationState.UNKNOWN, error=doubt)

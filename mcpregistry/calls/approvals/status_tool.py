@@ -45,7 +45,7 @@ _LISTING: Mapping[str, Any] = {
                 "type": "string",
                 "minLength": 1,
                 "maxLength": 64,
-                "description": "The same id. Use either this argument, which has the same name as in that answer, or 'id'.",
+                "description": "The same id, under the name that the answer has. Use either 'approval' or 'id'.",
             },
         },
         "minProperties": 1,

@@ -13,7 +13,7 @@ class NotRecordedError(SlipsnisseError):
 
 def make_not_recorded_error() -> NotRecordedError:
     """Of a call that was not made for that."""
-    remedy = "Ask the operator: the database is full, locked, read-only or unavailable."
+    remedy = "Ask the operator to check the database. It is full, locked, read-only or unavailable."
     return NotRecordedError("The call was not made: it could not be recorded.", remedy=remedy)
 
 

@@ -86,8 +86,8 @@ def check_result_kind(result: Mapping[str, Any], forwarding: Forwarding) -> None
     )
     if missing or not forwarding.capabilities.keys() & set(QUESTIONS.values()):
         raise InputNeeded(
-            f"The server requires input ({', '.join(missing) or 'in several rounds'}) that this host cannot provide.",
-            remedy="Use a host that can ask its user. The rule for the call must not require an approval.",
+            f"The server asks a question that this host cannot answer{(': ' + ', '.join(missing)) if missing else ''}.",
+            remedy="Use a host that can answer questions of servers. If a rule with the decision “ask” matches the call, the server cannot ask the host.",
         )
 
 
@@ -320,8 +320,8 @@ class _Follower:
             with contextlib.suppress(SlipsnisseError):
                 await self._ask("tasks/cancel")
             raise ProtocolError(
-                f"The server's task requires {', '.join(missing)}, which this host cannot provide.",
-                remedy="Use a host that can ask its user.",
+                f"The server's task asks a question that this host cannot answer: {', '.join(missing)}.",
+                remedy="Use a host that can answer questions of servers.",
                 sent=True,
             )
         await db_call(

@@ -154,7 +154,7 @@ def parse_edited_arguments(text: str) -> str:
         ) from error
     except (ValueError, RecursionError) as error:
         raise ArgumentsInvalid(
-            "The arguments contain a value that JSON cannot represent.",
+            "The arguments contain a value that JSON cannot represent, for example NaN.",
             remedy="Remove or replace the value.",
         ) from error
     if not isinstance(value, dict):

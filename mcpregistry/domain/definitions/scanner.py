@@ -77,7 +77,7 @@ class Scanner:
     def _scan_name(self, name: str) -> Iterator[ScanFinding]:
         letters = find_foreign_letters(name)
         if letters:
-            why = f"Letters of another script look like Latin ones: {', '.join(letters)}."
+            why = f"Letters of another script look like Latin letters: {', '.join(letters)}."
             yield ScanFinding(
                 "look-alike",
                 Severity.DANGER,
@@ -315,7 +315,7 @@ def _scan_disguised_text(where: str, text: str) -> Iterator[ScanFinding]:
         ),
         (
             find_mixed_scripts(shown),
-            "Words contain letters of another script that look like Latin ones.",
+            "Words contain letters of another script that look like Latin letters.",
         ),
     ):
         if match:

@@ -72,7 +72,7 @@ def recognise(data: JsonObject, path: str) -> Format:
     raise FileInvalid(
         path,
         f"The format of the file is not known: {_describe_root(data)}.",
-        remedy=f"Servers must be under {_ROOTS}. Correct the file, or state its format: {', '.join(READABLE)}.",
+        remedy=f"Put the servers under one of the keys {_ROOTS}. Or state the format (the field “Format”, the parameter `format` or the option --format): {', '.join(READABLE)}.",
     )
 
 

@@ -53,7 +53,7 @@ def read_providers(
             report.refuse(
                 make_pointer("providers", name),
                 f"Another provider also gets the name {key}.",
-                "Rename one of them.",
+                "Rename one of the two providers.",
             )
         if kind:
             found[key] = _read_provider(kind, raw, defaults)
@@ -65,7 +65,7 @@ def read_providers(
 def _report_provider_keys(name: str, raw: JsonObject, kind: str, report: FormatReport) -> None:
     at = make_pointer("providers", name)
     if not kind:
-        remedy = f"Name the provider {', '.join(_KINDS)}. Or add a baseUrl if it supports OpenAI's chat completions."
+        remedy = f"Use one of these names for the provider: {', '.join(_KINDS)}. Or add a baseUrl, if the provider supports OpenAI's chat completions."
         report.add(
             "parked",
             at,

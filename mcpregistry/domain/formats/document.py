@@ -123,7 +123,9 @@ def _mark_left_out(note: Note) -> Note:
 
 def _note_duplicate(server: ServerEntry) -> Note:
     sentence = f"Left out: another server of this file already has the name {server.key}."
-    return Note("left out", "", server.at, sentence, "Rename one of them.", entry=server.at)
+    return Note(
+        "left out", "", server.at, sentence, "Rename one of the two servers.", entry=server.at
+    )
 
 
 @dataclass(frozen=True, slots=True)

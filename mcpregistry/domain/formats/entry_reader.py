@@ -49,7 +49,7 @@ def read_entries(
             report.refuse(
                 at,
                 f"Another server of this file already has the name {make_slug(key)}.",
-                "Rename one of them.",
+                "Rename one of the two servers.",
             )
         elif entry := _Entry(keys, key, raw, at, report).read():
             servers[entry.key] = entry
@@ -244,7 +244,9 @@ class _Entry:
             self._report_kept(name, "transport")
         elif command and url:
             self._refuse(
-                "", "The entry has both a command and a url.", "Remove one of them, or add a type."
+                "",
+                "The entry has both a command and a url.",
+                "Remove the command or the url, or add a type.",
             )
         self._check_target(transport, command, url)
         return transport
@@ -274,7 +276,11 @@ class _Entry:
                 self._report_kept(name, "enabled")
                 found.append(value is (name == "enabled"))
         if len(set(found)) > 1:
-            self._refuse("", "enabled and disabled contradict each other.", "Keep one of them.")
+            self._refuse(
+                "",
+                "The keys enabled and disabled contradict each other.",
+                "Keep one of the two keys.",
+            )
         return all(found)
 
     def _read_auto_approve(self) -> bool | tuple[str, ...]:

@@ -130,7 +130,7 @@ class _Writer:
         self.report.add(
             "parked",
             self.at + make_pointer(column),
-            f"This format cannot store {column.replace('_', ' ')}. The value is kept only on this site.",
+            f"This format cannot store “{column.replace('_', ' ')}”. The value is kept only on this site.",
             column=column,
         )
 

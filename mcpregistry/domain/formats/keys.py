@@ -137,6 +137,6 @@ def find_url_problem(url: str, transport: TransportKind) -> tuple[str, str] | No
     if "@" in parts.netloc:
         return (
             "The URL contains a user name or password.",
-            "Send the secret in a header, with ${VAR} in its place.",
+            "Send the secret in a header, and write ${VAR} instead of the secret.",
         )
     return None if parts.netloc else ("The URL has no host name.", "Correct the URL.")

@@ -29,6 +29,10 @@ Variant = Literal["slipsnisse", "slipsnisse-extended"]
 
 _STRICT = FormatKeys("slipsnisse", ONLY_STDIO, remote=False, args_required=True)
 _EXTENDED = replace(_STRICT, transports=ALL_BY_NAME, remote=True, transport=("transport",))
+_USE_EXTENDED = (
+    "On the command line, use --extended. "
+    "In the admin and over REST, choose the format slipsnisse-extended."
+)
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
@@ -99,7 +103,7 @@ def _suggest_extended_format(data: JsonObject, path: str, variant: Variant) -> t
                 path,
                 "",
                 "The file is only valid in the extended format.",
-                "Use --extended.",
+                _USE_EXTENDED,
             ),
         )
     return ()
@@ -117,7 +121,9 @@ def _check_tools(data: JsonObject, report: FormatReport) -> None:
                 "Use 1 to 128 of the characters A-Z a-z 0-9 _ . and -.",
             )
         if name in names:
-            report.refuse(at + "/name", "Another tool has the same name.", "Rename one of them.")
+            report.refuse(
+                at + "/name", "Another tool has the same name.", "Rename one of the two tools."
+            )
         for server in tool["internal_tools"]:
             if server not in data["mcps"]:
                 place = at + make_pointer("internal_tools", server)
@@ -139,7 +145,12 @@ def _note_extended_keys(tools: list[JsonObject], report: FormatReport) -> None:
     for index, tool in enumerate(tools):
         for key in tool.keys() & more:
             sentence = "The value is kept, but not used: only the extended format supports it."
-            report.add("parked", make_pointer("tools", index, key), sentence, "Use --extended.")
+            report.add(
+                "parked",
+                make_pointer("tools", index, key),
+                sentence,
+                _USE_EXTENDED,
+            )
 
 
 def _check_providers(providers: JsonObject, report: FormatReport) -> None:
@@ -220,7 +231,7 @@ def _write_tools(document: Document, variant: Variant, report: FormatReport) -> 
                 "parked",
                 make_pointer("tools", index, key),
                 sentence,
-                "Use --extended.",
+                _USE_EXTENDED,
                 column="expert_tools",
             )
         tools.append(dict(tool))

@@ -48,7 +48,9 @@ def load(raw: bytes, file: str) -> JsonObject:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileInvalid(
-            file, f"Byte {error.start} is not UTF-8.", remedy="Save the file as UTF-8."
+            file,
+            f"Byte {error.start} is not UTF-8.",
+            remedy="Save the file with the encoding UTF-8.",
         ) from None
     data = _load(text, file)
     _check(data, file)
@@ -68,9 +70,7 @@ def load(raw: bytes, file: str) -> JsonObject:
 
 
 _SPLIT = "Split the file into several files."
-_ROOT_REMEDY = (
-    "Write an object of servers at the root, for example mcpServers, in JSON, YAML or TOML."
-)
+_ROOT_REMEDY = 'Write an object that contains the servers, for example {"mcpServers": {…}}. Use JSON, YAML or TOML.'
 
 
 def is_toml(raw: bytes, file: str) -> bool:
@@ -140,21 +140,24 @@ def _check(data: Json, file: str) -> None:
     for count, (path, value) in enumerate(_walk(data)):
         if count > _bounds.get()[1]:
             raise FileInvalid(
-                file, f"The file contains more than {_bounds.get()[1]} values.", remedy=_SPLIT
+                file, f"The file contains more than {_bounds.get()[1]:,} values.", remedy=_SPLIT
             )
         if len(path) > MAX_DEPTH:
             raise _make_depth_error(file)
         if isinstance(value, _Repeated):
             at = make_pointer(*path, value.key)
             raise FileInvalid(
-                file, "The key appears twice.", at=at, remedy="Remove or rename one of them."
+                file,
+                "The key appears twice.",
+                at=at,
+                remedy="Remove or rename one of the two keys.",
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise FileInvalid(
                 file,
                 "The number is too large.",
                 at=make_pointer(*path),
-                remedy="Write it in quotes.",
+                remedy="Write the number in quotes.",
             )
         if isinstance(value, str):
             texts = [value]
@@ -163,9 +166,9 @@ def _check(data: Json, file: str) -> None:
         else:
             texts = []
         if not all(map(_is_storable, texts)):
-            sentence = "The text contains a NUL character or an incomplete surrogate pair."
+            sentence = "The text contains a NUL character, or an incomplete Unicode character (half of a surrogate pair)."
             raise FileInvalid(
-                file, sentence, at=make_pointer(*path), remedy="Remove that character."
+                file, sentence, at=make_pointer(*path), remedy="Remove this character."
             )
 
 
@@ -186,7 +189,9 @@ def _is_storable(text: str) -> bool:
 
 def _make_depth_error(file: str) -> FileInvalid:
     return FileInvalid(
-        file, f"The file has more than {MAX_DEPTH} levels of nesting.", remedy="Reduce the nesting."
+        file,
+        f"The values of the file are nested more than {MAX_DEPTH} levels deep.",
+        remedy="Use fewer levels.",
     )
 
 
@@ -231,9 +236,11 @@ def _load_json(text: str, file: str) -> Json:
     except RecursionError:
         raise _make_depth_error(file) from None
     except ValueError:
-        sentence = "A number is NaN, infinite or too long."
+        sentence = "A number in the file is NaN, infinite or too long."
         raise FileInvalid(
-            file, sentence, remedy="Write an ordinary number, or put it in quotes."
+            file,
+            sentence,
+            remedy="Replace this number with a shorter, finite number, or put it in quotes.",
         ) from None
 
 
@@ -252,7 +259,7 @@ class _Loader(yaml.SafeLoader):
             raise RecursionError
         if self.count > 2 * _bounds.get()[1]:  # keys are nodes too
             raise _YamlRefused(
-                problem="more values than a configuration file can contain",
+                problem=f"the file contains more than {_bounds.get()[1]:,} values",
                 problem_mark=self.get_mark(),
             )
         node = super().compose_node(parent, index)
@@ -306,7 +313,8 @@ class _Plain:
         self.count += 1
         if self.count > _bounds.get()[1]:
             raise _YamlRefused(
-                problem="aliases expand to too many values", problem_mark=node.start_mark
+                problem=f"with its aliases (*NAME), the file contains more than {_bounds.get()[1]:,} values",
+                problem_mark=node.start_mark,
             )
         if depth > MAX_DEPTH:
             raise RecursionError
@@ -362,7 +370,7 @@ def _convert_scalar(node: yaml.Node) -> Json:
     problem = (
         "a number is NaN, infinite or too long"
         if kind in ("int", "float")
-        else "tags are not allowed"
+        else "tags (!NAME) are not allowed"
     )
     raise _YamlRefused(problem=problem, problem_mark=node.start_mark)
 

@@ -36,7 +36,7 @@ def load_toml(text: str, file: str) -> JsonObject:
         raise FileInvalid(file, sentence, remedy="Correct the TOML at this place.") from None
     except RecursionError:
         raise FileInvalid(
-            file, "The file is nested too deeply.", remedy="Reduce the nesting."
+            file, "The values of the file are nested too deeply.", remedy="Use fewer levels."
         ) from None
 
 

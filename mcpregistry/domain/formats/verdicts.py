@@ -50,11 +50,11 @@ def _describe_error(error: jsonschema_rs.ValidationError) -> tuple[str, str]:
         case "anyOf":
             return (
                 "The server needs command and args, or a url.",
-                "Add the command that starts it, or its address.",
+                "Add the command that starts the server, or its address.",
             )
         case "additionalProperties":
             names = ", ".join(map(str, facts["unexpected"]))
-            return f"These keys are not known: {names}.", "Correct or remove them."
+            return f"These keys are not known: {names}.", "Correct or remove these keys."
         case name:
             limit = f" ({name}: {facts['limit']})" if "limit" in facts else ""
             return f"The value is out of range{limit}.", "Correct the value."

@@ -105,7 +105,7 @@ class Spelling:
         if not token:
             raise ConfigInvalid(
                 "This host cannot read the token from an environment variable.",
-                remedy="Write the token itself into the file.",
+                remedy="Without --in-environment, `manage.py connect` writes the token itself into the file of the host.",
             )
         return {"headers": {"Authorization": f"Bearer {token}"}}
 

@@ -111,6 +111,6 @@ def _verify_written_text(
         raise FileInvalid(
             file,
             "The entry cannot be changed without changing other parts of the file.",
-            remedy="The file was not changed. Add the entry yourself. `manage.py connect --dry-run` shows it.",
+            remedy="The file was not changed. Add the entry yourself: `manage.py connect --dry-run` shows the entry.",
         )
     return text

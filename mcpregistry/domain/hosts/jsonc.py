@@ -51,18 +51,20 @@ def parse(text: str, file: str) -> dict[str, Json]:
         data = json.loads(strip_comments(text)) if text.strip() else {}
     except (ValueError, RecursionError) as error:
         where = (
-            f"line {error.lineno}"
+            f"see line {error.lineno}"
             if isinstance(error, json.JSONDecodeError)
-            else "one of the values"
+            else "a number is too long, or its values are nested too deeply"
         )
         raise FileInvalid(
             file,
-            f"The file is not valid JSON: see {where}.",
+            f"The file is not valid JSON: {where}.",
             remedy="Correct the file first. It was not changed.",
         ) from None
     if not isinstance(data, dict):
         raise FileInvalid(
-            file, "The root is not an object.", remedy="Correct the file first. It was not changed."
+            file,
+            "The root of the file is not an object.",
+            remedy="Correct the file first. It was not changed.",
         )
     return data
 

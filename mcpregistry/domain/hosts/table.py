@@ -229,6 +229,7 @@ def find_host(slug: str) -> HostProgram:
     """The host of this name. Raises ``NotFound``, which lists all."""
     if slug not in HOSTS:
         raise NotFound(
-            error_texts.say_not_found("host", slug), remedy=f"Choose from {', '.join(HOSTS)}."
+            error_texts.say_not_found("host", slug),
+            remedy=f"Choose one of these hosts: {', '.join(HOSTS)}.",
         )
     return HOSTS[slug]

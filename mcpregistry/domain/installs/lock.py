@@ -72,7 +72,7 @@ def check_size(text: str, packages: int = 0) -> None:
     if len(text) > MOST_BYTES or packages > MOST_PACKAGES:
         raise LockRefused(
             f"The server needs more than {MOST_PACKAGES:,} packages, or its lock is larger than {MOST_BYTES >> 20} MB.",
-            remedy="Choose a smaller server.",
+            remedy="Choose a server that needs fewer packages.",
         )
 
 

@@ -35,7 +35,7 @@ _KEPT = (
 )
 _PROGRAMS = {"node": "node", "node.exe": "node", "python": "python", "python3": "python"}
 _OTHER = re.compile(r"\$\{(?!user_config\.)[^}]*\}|\$\{user_config\.[^}]*[^A-Za-z0-9_.}-][^}]*\}")
-_TELL = "Report it to the developers of the bundle, or choose another install option."
+_TELL = "Report this problem to the developers of the bundle, or choose another install option."
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def parse(raw: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise LockRefused("The bundle's manifest.json is not valid JSON.", remedy=_TELL) from error
     if not isinstance(found, dict):
-        raise LockRefused("The bundle's manifest.json is not an object.", remedy=_TELL)
+        raise LockRefused("The bundle's manifest.json is not a JSON object.", remedy=_TELL)
     return found
 
 
@@ -132,13 +132,14 @@ def _build_manifest(said: Mapping[str, Any]) -> Manifest:
     server = said["server"]
     if server.get("type") == "uv":
         raise LockRefused(
-            "The bundle downloads its Python packages at each start (type uv).",
+            "This site does not install bundles of the type uv, because such a bundle downloads its Python packages at each start.",
             remedy="Install the server's PyPI package instead.",
         )
     platforms = said.get("compatibility", {}).get("platforms", ["linux"])
     if "linux" not in platforms:
         raise LockRefused(
-            f"The bundle supports only {clean_text(', '.join(platforms), 100)}.", remedy=_TELL
+            f"The bundle does not support Linux. Its platforms are: {clean_text(', '.join(platforms), 100) or 'none'}.",
+            remedy=_TELL,
         )
     launch = server["mcp_config"]
     launch = {**launch, **launch.get("platform_overrides", {}).get("linux", {})}
@@ -166,7 +167,7 @@ def _read_program(words: list[str]) -> tuple[str, tuple[str, ...]]:
     if first.startswith(f"{FOLDER}/"):
         return "", tuple(words)
     raise LockRefused(
-        f"The bundle starts '{clean_text(first, 100)}'. It can start only node, python or a program in the bundle.",
+        f"The bundle starts the program '{clean_text(first, 100)}'. A bundle can start only node, python or a program in the bundle.",
         remedy=_TELL,
     )
 
@@ -175,20 +176,20 @@ def _check(manifest: Manifest) -> None:
     texts = [*manifest.words, *manifest.env.values(), *(each.default for each in manifest.settings)]
     if len(texts) > MOST_WORDS or len(manifest.settings) > MOST_SETTINGS:
         raise LockRefused(
-            "The bundle's command, environment or settings are too long to be reviewed.",
+            f"The bundle is too large to be reviewed. Its command, environment and default values can have at most {MOST_WORDS:,} words, and it can have at most {MOST_SETTINGS:,} settings.",
             remedy=_TELL,
         )
     if out := next(
         (text for text in texts if FOLDER in text and ".." in re.split(r"[/\\\\]", text)), ""
     ):
         raise LockRefused(
-            f"The bundle refers to {clean_text(out, 100)}, which is outside its folder.",
+            f"The bundle refers to the path {clean_text(out, 100)}, which is outside of the bundle's folder.",
             remedy=_TELL,
         )
     left = [text.replace(FOLDER, "") for text in texts]
     if odd := next((match[0] for text in left if (match := _OTHER.search(text))), ""):
         raise LockRefused(
-            f"The bundle uses {clean_text(odd, 100)}, which this site does not support.",
+            f"The bundle uses the placeholder {clean_text(odd, 100)}, which this site does not support.",
             remedy=_TELL,
         )
     known = {each.key for each in manifest.settings}

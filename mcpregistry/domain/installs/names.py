@@ -99,7 +99,7 @@ def check_version(ecosystem: Ecosystem, version: str) -> str:
     ):
         raise ConfigInvalid(
             error_texts.say_not_valid(f"{version:.80}", "an exact version"),
-            remedy="Enter a version, for example 1.2.3, or leave it empty for the newest version.",
+            remedy="Enter a version, for example 1.2.3, or leave the version empty to get the newest version.",
         )
     return version
 
@@ -116,8 +116,8 @@ def _check_address(address: str) -> str:
 def _check_sha256(sha256: str) -> str:
     if not _SHA256.fullmatch(sha256):
         raise ConfigInvalid(
-            "The version of a bundle must be the SHA-256 of its file.",
-            remedy="Enter the SHA-256: 64 hexadecimal digits (0-9 and a-f).",
+            f'The version of a bundle must be the SHA-256 hash of its file (got "{sha256:.80}").',
+            remedy="Enter the SHA-256 hash as 64 hexadecimal digits (0-9 and a-f).",
         )
     return sha256
 

@@ -13,10 +13,10 @@ from mcpregistry.domain.installs.lock import Locked, LockRefused, PackageLock, c
 from mcpregistry.domain.installs.names import Ecosystem, check_name
 
 _ELSEWHERE = (
-    "This site installs only packages from the registry, by their hash. "
+    "This site installs only packages from the npm registry, and it checks their hashes. "
     "Ask the developers for a version that needs only such packages."
 )
-_RESOLVE_AGAIN = "Request the installation again, which resolves the package again."
+_RESOLVE_AGAIN = "Request the installation again. The site then makes a new lock."
 _INTEGRITY = re.compile(r"sha(?:256|384|512)-[A-Za-z0-9+/]+={0,2}")  # SHA-1 alone names no file
 
 
@@ -30,7 +30,7 @@ def read(text: str, package: str) -> PackageLock:
     root = entries.get("") or {}
     if top is None or list(root.get("dependencies") or {}) != [package] or root.get("workspaces"):
         raise LockRefused(
-            f"The lock was made for other packages than {package}.", remedy=_RESOLVE_AGAIN
+            f"The lock was not made for the package {package}.", remedy=_RESOLVE_AGAIN
         )
     return PackageLock(Ecosystem.NPM, top, packages)
 
@@ -57,11 +57,12 @@ def _parse_lock_entries(text: str) -> dict[str, dict[str, Any]]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise LockRefused("npm's lock file is not valid JSON.", remedy=_RESOLVE_AGAIN) from error
+        raise LockRefused("The npm lock file is not valid JSON.", remedy=_RESOLVE_AGAIN) from error
     entries = document.get("packages") if isinstance(document, dict) else None
     if not isinstance(entries, dict) or document.get("lockfileVersion") != 3:
         raise LockRefused(
-            "The npm lock file is not in format version 3.", remedy="Install npm 9 or newer."
+            "The npm lock file is not in format version 3.",
+            remedy="Install npm 9 or newer on the machine of the worker, then request the installation again.",
         )
     if not all(isinstance(entry, dict) for entry in entries.values()):
         raise LockRefused(
@@ -75,26 +76,26 @@ def _read_locked_package(path: str, entry: dict[str, Any]) -> Locked:
     version = entry.get("version")
     integrity = entry.get("integrity")
     if entry.get("link"):
-        raise LockRefused(f"{name} is a link to a folder.", remedy=_ELSEWHERE)
+        raise LockRefused(f"The package {name} is a link to a folder.", remedy=_ELSEWHERE)
     if resolved := entry.get("resolved"):
         raise LockRefused(
-            f"{name} comes from {_describe_source(str(resolved))} instead of the registry.",
+            f"The package {name} comes from {_describe_source(str(resolved))} instead of the npm registry.",
             remedy=_ELSEWHERE,
         )
     if not isinstance(version, str) or not isinstance(integrity, str):
         raise LockRefused(
-            f"The registry does not provide a hash of {name}, so the download cannot be verified.",
+            f"The npm registry does not provide a hash of the package {name}, so the download cannot be verified.",
             remedy=_ELSEWHERE,
         )
     hashes = tuple(word for word in integrity.split() if _INTEGRITY.fullmatch(word))
     if not hashes:
         raise LockRefused(
-            f"The registry does not provide a hash of {name}, so the download cannot be verified.",
+            f"The npm registry does not provide a hash of the package {name}, so the download cannot be verified.",
             remedy=_ELSEWHERE,
         )
     if entry.get("hasInstallScript"):
         raise LockRefused(
-            f"{name} {version} needs to run a script during installation (for example postinstall).",
+            f"The package {name} {version} needs to run a script during the installation (for example postinstall).",
             remedy="This site does not run such scripts. Choose a version or a server that does not need a script.",
         )
     check_name(Ecosystem.NPM, str(entry.get("name", name)))  # an alias has its real name here
@@ -112,7 +113,7 @@ def _parse_package_name(path: str) -> str:
     """``node_modules/a/node_modules/@b/c`` is the place of ``@b/c``."""
     if not path.startswith("node_modules/") or ".." in path.split("/"):
         raise LockRefused(
-            f"'{path:.100}' is a folder, not a package from the registry.", remedy=_ELSEWHERE
+            f"'{path:.100}' is a folder, not a package from the npm registry.", remedy=_ELSEWHERE
         )
     return check_name(Ecosystem.NPM, path.rpartition("node_modules/")[2])
 

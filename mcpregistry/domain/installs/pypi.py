@@ -11,7 +11,7 @@ from mcpregistry.domain.installs.names import Ecosystem, check_name, check_versi
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)")
 _HASH = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
 _ELSEWHERE = (
-    "This site installs only packages from the index, by their hash. "
+    "This site installs only packages from the Python package index, and it checks their hashes. "
     "Ask the developers for a version that needs only such packages."
 )
 
@@ -32,8 +32,8 @@ def read(text: str, package: str) -> PackageLock:
     )
     if top is None:
         raise LockRefused(
-            f"The lock does not contain {package}.",
-            remedy="Request the installation again, which resolves the package again.",
+            f"The lock does not contain the package {package}.",
+            remedy="Request the installation again. The site then makes a new lock.",
         )
     return PackageLock(Ecosystem.PYPI, top, packages)
 
@@ -48,7 +48,7 @@ def _read_locked_line(line: str) -> Locked:
     pinned = _PINNED.fullmatch(first.rstrip(";"))
     if pinned is None or "@" in rest:
         raise LockRefused(
-            f"{_name_requirement(line)} does not come from the index, or has no exact version.",
+            f"{_name_requirement(line)} does not come from the Python package index, or has no exact version.",
             remedy=_ELSEWHERE,
         )
     name, version = pinned.groups()
@@ -56,7 +56,7 @@ def _read_locked_line(line: str) -> Locked:
     unknown = [word for word in rest if word.startswith("-") and not _HASH.fullmatch(word)]
     if unknown or not hashes:
         raise LockRefused(
-            f"The index does not provide a hash of {name}, so the download cannot be verified.",
+            f"The Python package index does not provide a hash of the package {name}, so the download cannot be verified.",
             remedy=_ELSEWHERE,
         )
     return Locked(check_name(Ecosystem.PYPI, name), check_version(Ecosystem.PYPI, version), hashes)
@@ -65,4 +65,4 @@ def _read_locked_line(line: str) -> Locked:
 def _name_requirement(line: str) -> str:
     """The name at the line's beginning; never an address, which may hold a password."""
     name = re.match(r"\s*([A-Za-z0-9._-]+)\s*(?:\[|@|=|<|>|$)", line)
-    return name.group(1)[:100] if name else "A package"
+    return f"The package {name.group(1)[:100]}" if name else "A package"

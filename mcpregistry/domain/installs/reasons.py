@@ -21,37 +21,37 @@ _NAME = r"`?(@?[\w./~-]+(?:[@=]=?[\w.+!~-]+)?)`?"
 _MEANINGS: tuple[tuple[str, str, str], ...] = (
     (
         rf"Hash mismatch for {_NAME}",
-        "The index now sends another file for {0} than the approved one: the hash differs.",
-        "Do not install it. Ask the operator of the index, or request the installation again and compare the locks.",
+        "The Python package index now sends another file for {0} than the approved file: the hash differs.",
+        "Do not install this file. Ask the operator of the index, or request the installation again and compare the two locks.",
     ),
     (
         r"npm error code EINTEGRITY",
-        "The registry now sends another file than the approved one: the hash differs.",
-        "Do not install it. Ask the operator of the registry, or request the installation again and compare the locks.",
+        "The npm registry now sends another file than the approved file: the hash differs.",
+        "Do not install this file. Ask the operator of the registry, or request the installation again and compare the two locks.",
     ),
     (
         rf"{_NAME} has no usable wheels|Wheels are required for {_NAME}",
-        "{0} is only available as a source distribution, and installing that would run its code.",
-        "Choose a version that has a wheel for this machine, or ask the developers for one.",
+        "The package {0} is only available as a source distribution, and the installation would run its code.",
+        "Choose a version that has a wheel for this machine, or ask the developers for a wheel.",
     ),
     (
         rf"Package {_NAME} was included as a URL dependency",
-        "The package depends on {0} from an address or a git repository instead of the index.",
-        "This site installs only packages from the index. Ask the developers for a version that needs no other source.",
+        "The package depends on {0} from an address or a git repository instead of the Python package index.",
+        "This site installs only packages from the Python package index. Ask the developers for a version that needs no other source.",
     ),
     (
         r"npm error code EALLOW(?:GIT|REMOTE|FILE|DIRECTORY)|npm error command \S+ --no-replace-objects|unknown git error",
-        "The package depends on a package from a git repository or another address instead of the registry.",
-        "This site installs only packages from the registry. Ask the developers for a version that needs no other source.",
+        "The package depends on a package from a git repository or another address instead of the npm registry.",
+        "This site installs only packages from the npm registry. Ask the developers for a version that needs no other source.",
     ),
     (
         rf"there is no version of {_NAME}|No matching version found for {_NAME}",
-        "No version {0} was found.",
-        "Check the version, or leave it empty for the newest version.",
+        "No package with this name and version was found: {0}.",
+        "Check the version, or leave the version empty to get the newest version.",
     ),
     (
         rf"{_NAME} was not found in the package registry|resource '([^']{{1,200}})' could not be found",
-        'No package named "{0}" was found in the index.',
+        'No package named "{0}" was found in the package index.',
         "Check the name of the package.",
     ),
     (
@@ -62,8 +62,8 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
     (
         r"ENOTFOUND|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EAI_AGAIN|Connection refused|dns error|Could not connect|"
         r"Failed to fetch|Request failed after|tcp connect error",
-        "The package index does not answer.",
-        "Check the network and the settings SLIPSNISSE_PYPI_INDEX and SLIPSNISSE_NPM_REGISTRY, then try again.",
+        "The npm registry or the Python package index does not answer.",
+        "Check the network of this machine, and the settings SLIPSNISSE_PYPI_INDEX and SLIPSNISSE_NPM_REGISTRY. Then request the installation again.",
     ),
     (
         r"npm error code EBADENGINE|does not satisfy Python|requires? Python|Requires-Python",
@@ -87,7 +87,7 @@ def explain_failure(output: str) -> InstallFailed:
             return InstallFailed(message.format(name.rstrip(".")), remedy=remedy)
     return InstallFailed(
         "The installer failed for an unknown reason.",
-        remedy="Read the end of its output in the worker's log.",
+        remedy="The end of the installer's output is in the log of the worker.",
     )
 
 
@@ -95,15 +95,15 @@ def explain_timeout(seconds: float) -> InstallFailed:
     """It took too long, and was ended."""
     return InstallFailed(
         f"The installer did not finish within {seconds:,.0f} s and was stopped.",
-        remedy="The package registry may be slow. Try again later.",
+        remedy="The npm registry or the Python package index may be slow. Request the installation again later.",
     )
 
 
 def explain_excess_usage(what: str, most: str) -> InstallFailed:
     """It used more than it may, and was ended or taken away again."""
     return InstallFailed(
-        f"The package is too large. The limit for {what} is {most}.",
-        remedy="Choose a smaller server.",
+        f"The installation needs too much {what}. The limit is {most}.",
+        remedy="Choose a server whose package is smaller.",
     )
 
 
@@ -112,7 +112,7 @@ def explain_missing_installer(program: str) -> InstallFailed:
     if program in ("npm", "node"):
         return InstallFailed(
             "Node.js is required, but this machine has no npm.",
-            remedy="Install Node.js 20 or newer with npm, then try again.",
+            remedy="Install Node.js 20 or newer with npm, then request the installation again.",
         )
     if program == "docker":
         return InstallFailed(
@@ -120,11 +120,12 @@ def explain_missing_installer(program: str) -> InstallFailed:
             remedy="Install one of them, allow this site's user to start containers, then add the image again.",
         )
     return InstallFailed(
-        "uv is required, but it is missing from this site's packages.",
-        remedy="Run `make run` again, which installs it.",
+        "The program uv is required, but it is missing in the Python environment of this site.",
+        remedy="Run `make run` again, which installs uv.",
     )
 
 
 INTERRUPTED = InstallFailed(
-    "The worker or its installer stopped before the installation was finished.", remedy="Try again."
+    "The worker or its installer stopped before the installation was finished.",
+    remedy="Request the installation again.",
 )

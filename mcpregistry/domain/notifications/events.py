@@ -288,7 +288,7 @@ def decode_webhook_key(secret: str) -> bytes:
     if not secret.startswith("whsec_") or not 24 <= len(key) <= 64:
         raise ConfigInvalid(
             "The signing secret must be whsec_ followed by 24 to 64 bytes in base64.",
-            remedy='Create one with: echo "whsec_$(openssl rand -base64 32)"',
+            remedy='Create a secret with: echo "whsec_$(openssl rand -base64 32)"',
         )
     return key
 

@@ -128,16 +128,18 @@ class Condition:
         except Exception as error:  # noqa: BLE001 - whatever CEL raises is no answer
             raise ConditionFailed(self._without_values(error)) from None
         if answer is not True and answer is not False:
-            raise ConditionFailed(f"it returns a {type(answer).__name__} instead of true or false")
+            raise ConditionFailed(
+                f"it returns a value of the type {type(answer).__name__} instead of true or false"
+            )
         return answer
 
     def _without_values(self, error: Exception) -> str:
         """CEL's messages quote values of the call in places; the words of the condition itself may
         be told."""
         if isinstance(error, KeyError) and str(error.args[0]) in self.source:
-            return f"it reads '{error.args[0]}', which the call does not have (check it with has(…) first)"
+            return f"it uses '{error.args[0]}', which the call does not have (check it with has(…) first)"
         if isinstance(error, KeyError):
-            return "it reads something that the call does not have"
+            return "it uses something that the call does not have"
         if isinstance(error, TypeError):
             return "it compares or combines values of different types"
         return f"CEL could not evaluate it ({type(error).__name__})"
@@ -201,7 +203,8 @@ def _load_cel() -> Any:
     )
     if found is None or found.loader is None:
         raise ConfigInvalid(
-            "CEL is not installed.", remedy="Install the Python package common-expression-language."
+            "Conditions cannot be evaluated, because CEL is not installed.",
+            remedy="Install the Python package common-expression-language.",
         )
     module = module_from_spec(found)
     found.loader.exec_module(module)
@@ -236,7 +239,7 @@ def _blank_texts(source: str) -> str:
         raise _make_condition_error(
             source,
             wrong.start(),
-            "this string cannot be read; write it in another way, for example without r",
+            "this text cannot be read; write it in another way, for example without the letter r before it",
         )
     return _TEXT.sub(lambda match: " " * len(match[0]), source)
 
@@ -269,7 +272,9 @@ def _refuse_unknown(program: Any, source: str, blank: str) -> None:
         if found[1] not in bound and found[2] not in FIELDS[found[1]]:
             fields = ", ".join(FIELDS[found[1]])
             raise _make_condition_error(
-                source, found.start(2), f"'{found[1]}' has no '{found[2]}'; it has {fields}"
+                source,
+                found.start(2),
+                f"'{found[1]}' has no field '{found[2]}'; its fields are {fields}",
             )
 
 
@@ -294,7 +299,7 @@ def _measure_loop_depth(source: str, blank: str) -> int:
             open_.append(_LOOP.search(blank, max(0, offset - 40), offset + 1) is not None)
             if sum(open_) > DEEPEST_LOOP:
                 raise _make_condition_error(
-                    source, offset, f"more than {DEEPEST_LOOP} loops are nested"
+                    source, offset, f"loops are nested more than {DEEPEST_LOOP} levels deep"
                 )
             deepest = max(deepest, sum(open_))
         elif letter == ")" and open_:

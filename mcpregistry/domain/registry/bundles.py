@@ -20,7 +20,7 @@ def build_bundle_option(manifest: Manifest, folder: str) -> InstallOption:
     if any(inputs[key].secret for word in rest for key in SETTING.findall(word)):
         raise ConfigInvalid(
             "The bundle needs a secret on its command line, where other users of this machine could read it.",
-            remedy="Report it to the developers of the bundle, or choose another install option.",
+            remedy="Report this problem to the developers of the bundle, or choose another install option.",
         )
     slots = [
         _build_slot("environment", name, value, inputs, folder)

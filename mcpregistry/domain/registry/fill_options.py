@@ -68,16 +68,19 @@ def _check(way: InstallOption, given: Mapping[str, str], values: Mapping[str, st
     if unknown := sorted(set(given) - set(values)):
         raise ConfigInvalid(
             f"The entry has no setting named {', '.join(unknown)[:300]}.",
-            remedy=f"Use only these names: {', '.join(values)}." if values else "Leave it out.",
+            remedy=f"Use only these names: {', '.join(values)}."
+            if values
+            else "Leave these settings out. The entry has no settings.",
         )
     if missing := [each.key for each in way.inputs if each.required and not values[each.key]]:
         raise ConfigInvalid(
-            f"These settings are required: {', '.join(missing)}.", remedy="Enter a value for each."
+            f"These settings are required: {', '.join(missing)}.",
+            remedy="Enter a value for each of these settings.",
         )
     for each in way.inputs:
         if each.choices and values[each.key] not in ("", *each.choices):
             raise ConfigInvalid(
-                f"The value of {each.key} is not one of its choices.",
+                f"The value of the setting {each.key} is not one of its choices.",
                 remedy=f"Choose one of {', '.join(each.choices)}.",
             )
 
@@ -111,14 +114,14 @@ def _encode_for_address(asked: InstallInput, value: str, *, in_host: bool) -> st
     if in_host:
         if not _OF_A_HOST.fullmatch(value):
             raise ConfigInvalid(
-                f"The value of {asked.key} contains characters that are not allowed in a host name.",
+                f"The value of the setting {asked.key} contains characters that are not allowed in a host name.",
                 remedy="Use letters, digits and hyphens.",
             )
         return value
     if value in (".", ".."):
         raise ConfigInvalid(
-            f"The value of {asked.key} would change the path of the address.",
-            remedy="Enter a value other than . and .. here.",
+            f"The value of the setting {asked.key} would change the path of the address.",
+            remedy="Enter a value other than . and .. for this setting.",
         )
     return value if is_reference(value) else quote(value, safe="")
 

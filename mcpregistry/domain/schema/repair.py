@@ -379,7 +379,10 @@ def _repair_reference(
     target = work.rewrite_reference(value) if isinstance(value, str) else None
     if target is None:
         return _drop_value(
-            work, word, place, f"leads nowhere ({str(value)[:60]}); any value is accepted"
+            work,
+            word,
+            place,
+            f"is a reference to nothing ({str(value)[:60]}); any value is accepted",
         )
     if target != value:
         work.say(f"{place}/{word}", f"corrected to {target[:60]}")

@@ -96,7 +96,7 @@ def _compile_cached(schema: Mapping[str, Any]) -> _Compiled | ConfigInvalid:
     try:
         key = hash_parts(encode_canonical_json(schema))
     except ValueError as error:
-        return ConfigInvalid(f"The schema cannot be used: {error}", remedy=_ASK_DEVELOPERS)
+        return ConfigInvalid(f"The schema cannot be used. {error}", remedy=_ASK_DEVELOPERS)
     compiled = _compiled.get(key)
     if compiled is None:
         if len(_compiled) >= _MAX_VALIDATORS:
@@ -111,7 +111,7 @@ def _is_valid(validator: Any, arguments: Mapping[str, Any]) -> bool:
         return bool(validator.is_valid(arguments))
     except (ValueError, UnicodeError) as error:
         raise ArgumentsInvalid(
-            "The arguments contain a value that cannot be checked: text that is not Unicode, or nesting that is too deep.",
+            "The arguments contain a value that cannot be checked: an incomplete Unicode character, or values that are nested too deeply.",
             remedy="Correct the arguments, then call the tool again.",
         ) from error
 
@@ -137,8 +137,8 @@ def _refuse_long_work(compiled: _Compiled, arguments: Mapping[str, Any]) -> None
         level = [part for parts in inner for part in parts]
     if compiled.visits[min(depth, len(compiled.visits)) - 1] * places > _MAX_VISITS:
         raise ArgumentsInvalid(
-            "The arguments cannot be checked in time against this tool's schema. They are too many, or nested too deeply.",
-            remedy="Send fewer arguments, or ask an operator of this site.",
+            "The site cannot check these arguments in time: the tool's schema is too complex for so many or so deeply nested values.",
+            remedy="Send fewer values, with fewer levels. Or ask the developers of the server for a simpler schema.",
         )
 
 
@@ -183,7 +183,10 @@ def _measure(schema: Mapping[str, Any]) -> None:
         nodes += 1
         size += len(node) if isinstance(node, str) else 1
         if depth > MAX_DEPTH or nodes > MAX_NODES or size > MAX_CHARACTERS:
-            raise ConfigInvalid("The schema is too deep or too large.", remedy=_ASK_DEVELOPERS)
+            raise ConfigInvalid(
+                f"The schema is nested more than {MAX_DEPTH} levels deep, or has more than {MAX_NODES:,} values or {MAX_CHARACTERS:,} characters.",
+                remedy=_ASK_DEVELOPERS,
+            )
         if isinstance(node, Mapping):
             waiting += [(item, depth + 1) for pair in node.items() for item in pair]
         elif isinstance(node, list | tuple):

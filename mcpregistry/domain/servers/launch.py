@@ -39,12 +39,13 @@ def check_command(command: object) -> list[str]:
         raise ConfigInvalid("The command must be a list of words.", remedy=_USE_WORDS)
     if not command[0].strip():
         raise ConfigInvalid(
-            "The command's first word is empty.", remedy="Make the first word the program to start."
+            "The command's first word is empty.",
+            remedy="Enter the program to start as the first word.",
         )
     if any("\x00" in word or "\n" in word for word in command):
         raise ConfigInvalid(
             "The command contains a NUL character or a line break.",
-            remedy="Remove it. The command is not passed to a shell.",
+            remedy="Remove this character. The command is not passed to a shell.",
         )
     return command
 
@@ -76,12 +77,12 @@ def check_env(env: object) -> dict[str, str]:
         if not _ENV_NAME.match(name):
             raise ConfigInvalid(
                 error_texts.say_not_valid(name, "a valid name for an environment variable"),
-                remedy="Use letters, digits and _.",
+                remedy="Use only letters, digits and _.",
             )
         if name.upper() in _FORBIDDEN_ENV:
             raise ConfigInvalid(
                 f"The variable {name} would load other code into the server.",
-                remedy="Remove it, and change the command instead.",
+                remedy="Remove this variable, and change the command instead.",
             )
     return pairs
 
@@ -97,7 +98,8 @@ def check_pairs(pairs: object, what: str) -> dict[str, str]:
         "\x00" in text or "\r" in text or "\n" in text for pair in pairs.items() for text in pair
     ):
         raise ConfigInvalid(
-            f"{what} contains a NUL character or a line break.", remedy="Remove it."
+            f"{what} must not contain NUL characters or line breaks.",
+            remedy="Remove these characters.",
         )
     return pairs
 
@@ -116,7 +118,8 @@ def check_url(url: str, schemes: tuple[str, ...]) -> str:
         )
     if parts.username or parts.password:
         raise ConfigInvalid(
-            "The address contains a user name or password.", remedy="Put credentials in headers."
+            "The address contains a user name or password.",
+            remedy="Put credentials into the headers.",
         )
     return url
 
@@ -142,8 +145,8 @@ def check_same_address(url: str, confirmed: str) -> None:
         or not same_query
     ):
         raise ConfigInvalid(
-            "A credential would change where the address leads.",
-            remedy="Use a credential only as one path segment or one query value, without / ? # and &.",
+            "The value of a credential would change the host, the path or the query of the address.",
+            remedy="Use a credential only as one path segment or one query value. The value of the credential must not contain / ? # or &.",
         )
 
 
@@ -165,7 +168,7 @@ def check_networks(networks: Any) -> list[str]:
     """A list of IP networks in CIDR notation, else ``ConfigInvalid``."""
     if not isinstance(networks, list):
         raise ConfigInvalid(
-            "Allowed networks must be a list.",
+            "The allowed networks must be a list.",
             remedy=error_texts.advise_form("a list", '["10.0.0.0/8"]'),
         )
     for network in networks:

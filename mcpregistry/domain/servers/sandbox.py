@@ -117,7 +117,7 @@ def check_paths(paths: Any, private: tuple[str, ...] = ()) -> list[str]:
     else ConfigInvalid."""
     if not isinstance(paths, list) or len(paths) > MOST_PATHS:
         raise ConfigInvalid(
-            f"The sandbox's paths must be a list with at most {MOST_PATHS} entries.",
+            f"The paths that the sandbox allows must be a list with at most {MOST_PATHS} entries.",
             remedy=error_texts.advise_form("a list", '["/srv/docs"]'),
         )
     for path in paths:
@@ -132,7 +132,7 @@ def check_paths(paths: Any, private: tuple[str, ...] = ()) -> list[str]:
             )
         if path != posixpath.normpath(path) or path.startswith("//"):
             raise ConfigInvalid(
-                error_texts.say_not_valid(path, "a normalized path"),
+                error_texts.say_not_valid(path, "a path in its shortest form"),
                 remedy=f"Write {posixpath.normpath(path)}.",
             )
         for own in private:
@@ -148,7 +148,7 @@ def check_ports(ports: Any) -> list[int]:
     """Numbers of TCP ports, each once, else ConfigInvalid."""
     if not isinstance(ports, list) or len(ports) > MOST_PORTS:
         raise ConfigInvalid(
-            f"The sandbox's ports must be a list with at most {MOST_PORTS} entries.",
+            f"The ports that the sandbox allows must be a list with at most {MOST_PORTS} entries.",
             remedy=error_texts.advise_form("a list", "[443]"),
         )
     for port in ports:
@@ -159,7 +159,8 @@ def check_ports(ports: Any) -> list[int]:
             )
     if len({*ports}) < len(ports):
         raise ConfigInvalid(
-            "The sandbox's ports contain the same port twice.", remedy="List each port once."
+            "The sandbox's ports contain the same port more than once.",
+            remedy="List each port once.",
         )
     return ports
 

@@ -18,8 +18,8 @@ def check_places(places: object, what: str) -> list[str]:
         isinstance(each, str) and _PLACE.fullmatch(each) for each in places
     ):
         raise ConfigInvalid(
-            f"The scope of {what} is not a list of valid places.",
-            remedy="Write each place as server:NAME or provider:NAME.",
+            f"The scope of {what} must be a list of servers and providers.",
+            remedy="Write each of them as server:NAME or provider:NAME.",
         )
     return sorted(set(places))
 

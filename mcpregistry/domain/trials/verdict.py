@@ -43,7 +43,7 @@ def collect_findings(
         *more,
     ]
     for path in unread:
-        text = f"Its command refers to {path}, which its sandbox does not let it read. Add the path to 'May read' if needed."
+        text = f"Its command refers to {path}, which its sandbox does not let it read. If the server needs this path, add it to “May read”."
         found.append(_make_finding("alarm", "unread", text))
     for tool in tools:
         found += _find_tool_notes(tool)
@@ -260,7 +260,7 @@ def _find_state_notes(tools: Sequence[ToolSeen]) -> Iterator[TrialFinding]:
         yield _make_finding(
             "note",
             "state",
-            f"{said} If all agents share it, they see each other's state. Share it by session or agent instead.",
+            f"{said} If all agents share one connection, they see each other's state. Set “Shared by” to one agent or one host session.",
         )
 
 
@@ -270,7 +270,7 @@ def _find_session_notes(tools: Sequence[ToolSeen]) -> Iterator[TrialFinding]:
             "note",
             "state",
             f"Two sessions got different answers to the same call ({', '.join(names)}), so the server keeps state for each "
-            "session. If all agents share it, they see each other's state. Share it by session or agent instead.",
+            "session. If all agents share one connection, they see each other's state. Set “Shared by” to one agent or one host session.",
         )
 
 

@@ -74,6 +74,6 @@ def parse_networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
         return tuple(ip_network(text) for text in texts)
     except ValueError as error:
         raise ConfigInvalid(
-            "An allowed network of this server is not in CIDR notation.",
+            "One of the allowed networks is not in CIDR notation.",
             remedy=error_texts.advise_form("CIDR notation", "10.1.0.0/16"),
         ) from error

@@ -176,7 +176,8 @@ def translate_http_error(error: Exception, *, sent: bool) -> DownstreamError:
         )
     if isinstance(error, aiohttp.InvalidURL | aiohttp.InvalidUrlClientError):
         return OutboundRefused(
-            "The server's address is not a plain http or https URL.", remedy="Correct its URL."
+            "The URL is not valid. It must be an http or https address without a user name, password or spaces.",
+            remedy="Correct the URL.",
         )
     if isinstance(error, aiohttp.ClientConnectorError):
         return ConnectionFailed(
@@ -191,7 +192,7 @@ def translate_http_error(error: Exception, *, sent: bool) -> DownstreamError:
     if isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError):
         return ConnectionFailed(
             "The server's HTTP answer is invalid or incomplete.",
-            remedy="Check the server, and any proxy in front of it.",
+            remedy="Check the server, and each proxy between this site and the server.",
             sent=sent,
         )
     return ConnectionFailed(
@@ -206,15 +207,16 @@ def make_status_error(status: int, *, session: bool = False) -> DownstreamError 
     if status in (401, 403):
         return AuthFailed(
             f"The server rejected the credential (HTTP {status}).",
-            remedy="Check the credential in the headers on the server's page.",
+            remedy="Check the credential in “Headers” on the page of the server.",
         )
     if status == 404 and session:
         return SessionLost(
-            "The server no longer knows this session (HTTP 404).", remedy="Reconnect the server."
+            "The server no longer knows this session (HTTP 404).",
+            remedy="Press “Reconnect server” on the page of the server.",
         )
     if status == 429 or status >= 500:
         return ConnectionFailed(
-            f"The server answered HTTP {status}.", remedy="Check the server's log.", sent=True
+            f"The server answered HTTP {status}.", remedy="Read the log of the server.", sent=True
         )
     return None
 
@@ -316,6 +318,6 @@ def find_redirect_target(url: str, reply: HttpReply) -> str | None:
     if get_origin(location) != get_origin(url) or reply.status not in (307, 308):
         raise OutboundRefused(
             "The server redirects to another address. Such redirects are not followed.",
-            remedy="If the other address is correct, enter it as the server's URL.",
+            remedy="If the other address is correct, enter it as the URL on the page of the server.",
         )
     return location

@@ -20,7 +20,9 @@ from mcpregistry.domain.errors import (
 )
 from mcpregistry.downstream.http_client.addresses import is_allowed, parse_address, parse_networks
 
-ALLOW_REMEDY = "If you trust this address, add its network to the server's allowed networks."
+ALLOW_REMEDY = (
+    "If you trust this address, add its network to “Allowed networks” on the page of the server."
+)
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
@@ -75,7 +77,7 @@ class Guard:
             except (OSError, UnicodeError) as error:
                 raise ConnectionFailed(
                     "The server's host name cannot be resolved.",
-                    remedy="Check the host name and the DNS.",
+                    remedy="Check the host name in the URL, and the DNS of this machine.",
                 ) from error
         for address in found:
             self.check_address(address)
@@ -99,7 +101,8 @@ class Guard:
 def check_url(url: str) -> str:
     """The URL if it is plain http(s) without credentials. Raises OutboundRefused."""
     refused = OutboundRefused(
-        "The server's address is not a plain http or https URL.", remedy="Correct its URL."
+        "The URL is not valid. It must be an http or https address without a user name, password or spaces.",
+        remedy="Correct the URL.",
     )
     if any(ord(character) <= 32 or character == "\\" for character in url):
         raise refused

@@ -182,8 +182,8 @@ async def _send_request(
         noted.answer_headers = list(reply.headers.items())
         if 300 <= reply.status < 400:
             raise RedirectedError(
-                "The address redirects to another one. Redirects are not followed.",
-                remedy="Enter the address that it redirects to.",
+                "The address redirects to another address. Redirects are not followed.",
+                remedy="Enter the address that the redirect leads to.",
             )
         kept = [
             (k, v)

@@ -24,7 +24,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urljoin
 
-from mcpregistry.domain.errors import ConfigInvalid, DownstreamError, ResourceLimit
+from mcpregistry.domain.errors import (
+    ConfigInvalid,
+    DownstreamError,
+    OutboundRefused,
+    ResourceLimit,
+)
 from mcpregistry.domain.installs.mcpb import FILE, MOST_MANIFEST, Manifest, parse
 from mcpregistry.domain.installs.reasons import InstallFailed, explain_excess_usage, explain_timeout
 from mcpregistry.domain.servers.launch import check_url
@@ -44,6 +49,7 @@ _IDLE_SECONDS = 30.0
 _CONNECT_SECONDS = 10.0
 _END = b"PK\x05\x06"
 _END64 = b"PK\x06\x07"
+_ALLOW = "If you trust this address, add its network to “Allowed networks” on the page of the registry that lists the bundle."
 _REPORT = "Do not use this bundle. Report the problem to its publisher."
 
 
@@ -65,8 +71,8 @@ def fetch_bundle(
         found = done.result()
     if found != sha256:
         raise InstallFailed(
-            "The file at the bundle's address is not the expected one: its SHA-256 hash is different.",
-            remedy="Do not install it. Ask its publisher.",
+            "The file at the bundle's address is not the expected file: its SHA-256 hash is different.",
+            remedy="Do not install this file. Ask the publisher of the bundle for the correct hash.",
         )
     return file, os.path.getsize(file)
 
@@ -99,14 +105,18 @@ async def _download(
     except TimeoutError as error:
         raise explain_timeout(seconds) from error
     except ResourceLimit as error:
-        raise explain_excess_usage("data", f"{MOST_DOWNLOADED >> 20} MB") from error
+        raise explain_excess_usage("network data", f"{MOST_DOWNLOADED >> 20} MB") from error
+    except OutboundRefused as error:
+        raise InstallFailed(
+            f"The bundle cannot be downloaded. {error.message}", remedy=_ALLOW
+        ) from error
     except (DownstreamError, ConfigInvalid) as error:
         raise InstallFailed(
             f"The bundle cannot be downloaded. {error.message}", remedy=error.remedy
         ) from error
     raise InstallFailed(
         f"The bundle's address redirects more than {MOST_REDIRECTS} times.",
-        remedy="Ask its publisher.",
+        remedy="Ask the publisher of the bundle for an address without redirects.",
     )
 
 
@@ -121,7 +131,8 @@ def _check_address(address: str, networks: tuple[str, ...]) -> None:
 async def _write_reply(reply: HttpReply, file: BinaryIO, stop: threading.Event) -> str:
     if reply.status != 200:
         raise InstallFailed(
-            f"The bundle's address answered HTTP {reply.status}.", remedy="Check the address."
+            f"The bundle's address answered HTTP {reply.status}.",
+            remedy="Check whether the bundle still exists at this address.",
         )
     digest = hashlib.sha256()
     pieces = reply.read_pieces(MOST_DOWNLOADED)
@@ -159,7 +170,9 @@ def unpack(file: str, build: str) -> None:
             try:
                 (target if info.is_dir() else target.parent).mkdir(parents=True, exist_ok=True)
             except (FileExistsError, NotADirectoryError) as error:
-                raise _make_odd_error(info, "has a file in place of its folder") from error
+                raise _make_odd_error(
+                    info, "is in a folder whose path is already used by a file"
+                ) from error
             if info.is_dir():
                 continue
             with open(target, "xb") as opened:
@@ -207,7 +220,7 @@ def _check_end(file: str) -> None:
     at = tail.rfind(_END)
     count, size = struct.unpack("<HI", tail[at + 10 : at + 16]) if at >= 0 else (0, 0)
     if _END64 in tail or count > MOST_FILES or size > _MOST_DIRECTORY:
-        raise explain_excess_usage("files", f"{MOST_BYTES >> 20} MB or {MOST_FILES:,} files")
+        raise explain_excess_usage("disk space", f"{MOST_BYTES >> 20} MB or {MOST_FILES:,} files")
 
 
 def _check_entries(infos: list[zipfile.ZipInfo]) -> None:
@@ -225,7 +238,7 @@ def _check_entries(infos: list[zipfile.ZipInfo]) -> None:
             raise _make_odd_error(info, "has a path outside of the bundle")
         key = info.filename.rstrip("/")
         if key in names:
-            raise _make_odd_error(info, "exists twice")
+            raise _make_odd_error(info, "is contained twice")
         names.add(key)
     packed, whole = (
         sum(getattr(info, name) for info in infos) for name in ("compress_size", "file_size")
@@ -236,8 +249,8 @@ def _check_entries(infos: list[zipfile.ZipInfo]) -> None:
         or (whole > _LITTLE and whole > packed * MOST_RATIO)
     ):
         raise explain_excess_usage(
-            "files",
-            f"{MOST_BYTES >> 20} MB or {MOST_FILES:,} files, or {MOST_RATIO} times its packed size",
+            "disk space",
+            f"{MOST_BYTES >> 20} MB, {MOST_FILES:,} files, or {MOST_RATIO} times the packed size",
         )
 
 
@@ -262,7 +275,7 @@ def _unpack_file(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> 
             while piece := opened.read(_PIECE):
                 most -= len(piece)
                 if most < 0:
-                    raise explain_excess_usage("files", f"{MOST_BYTES >> 20} MB")
+                    raise explain_excess_usage("disk space", f"{MOST_BYTES >> 20} MB")
                 yield piece
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
         raise _make_odd_error(info, "is damaged") from error

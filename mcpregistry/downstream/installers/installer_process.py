@@ -133,7 +133,7 @@ def _check_usage(told: bytes, usage: ProcessUsage, place: InstallerPlace) -> Non
         sum(package_tree.measure_size(folder)[0] for folder in (place.home, place.build))
         > place.bounds.written
     ):
-        raise explain_excess_usage("files", f"{place.bounds.written >> 20:,} MB")
+        raise explain_excess_usage("disk space", f"{place.bounds.written >> 20:,} MB")
 
 
 def _read_exit_code(told: bytes) -> int:

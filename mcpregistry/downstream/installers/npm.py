@@ -25,7 +25,7 @@ def resolve(*, package: str, version: str, registry: str, place: InstallerPlace)
         return Path(place.build, _LOCK).read_text()
     except (OSError, ValueError) as error:
         raise InstallFailed(
-            "npm did not write a lock file.", remedy="Retry the installation."
+            "npm did not write a lock file.", remedy="Request the installation again."
         ) from error
 
 

@@ -33,7 +33,9 @@ def verify(root: str, *, may_lead_to: frozenset[str] = frozenset()) -> tuple[int
         total = total + entry.stat.st_size
         count = count + 1
         if total > MOST_BYTES or count > MOST_FILES:
-            raise explain_excess_usage("files", f"{MOST_BYTES >> 20} MB or {MOST_FILES:,} files")
+            raise explain_excess_usage(
+                "disk space", f"{MOST_BYTES >> 20} MB or {MOST_FILES:,} files"
+            )
         if entry.is_too_deep:
             raise _make_odd_error(place, path, f"is more than {MOST_DEPTH} folders deep")
         if stat.S_ISLNK(mode):

@@ -46,7 +46,7 @@ def resolve(*, package: str, version: str, index: str, place: InstallerPlace) ->
         return Path(place.build, "lock").read_text()
     except (OSError, ValueError) as error:
         raise InstallFailed(
-            "uv did not write a lock file.", remedy="Retry the installation."
+            "uv did not write a lock file.", remedy="Request the installation again."
         ) from error
 
 

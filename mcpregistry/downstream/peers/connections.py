@@ -147,7 +147,7 @@ def make_busy_error(what: str) -> QueueFullError:
     """Return the error for a process that may be alive."""
     return QueueFullError(
         f"The process of this site that has the session's connection {what}.",
-        remedy="Try again in a moment. If the process hangs, another one replaces it after 30 seconds.",
+        remedy="Try again in a moment. If the process hangs, another process replaces it after 30 seconds.",
     )
 
 

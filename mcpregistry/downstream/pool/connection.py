@@ -231,8 +231,8 @@ class ServerConnection:
                     group.cancel_scope.cancel()
         if whole.cancelled_caught and not self._stopping:
             raise TimedOut(
-                f"The server was not ready within {limits.connect_timeout:g} seconds.",
-                remedy="Check the server's log, raise its connect timeout, or set its protocol to 'legacy'.",
+                f"The server was not ready within {limits.connect_timeout:g} s.",
+                remedy="Read the log of the server. On the page of the server, you can also raise “Connect timeout”, or set “Protocol” to “2025-11-25 and earlier”.",
             )
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> Client:

@@ -55,14 +55,14 @@ def _select_alive(slots: Iterable[ServerSlot], but: ServerSlot) -> list[ServerSl
 def make_process_full_error(most: int) -> QueueFullError:
     """What a call is told when the process can open no more."""
     return QueueFullError(
-        f"All {most:,} connections of this process to servers are in use.",
-        remedy="Try again in a moment, or raise SLIPSNISSE_MAX_CONNECTIONS.",
+        f"This process has {most:,} connections to servers, which is the maximum, and all of them are in use.",
+        remedy="Try again in a moment, or raise the setting SLIPSNISSE_MAX_CONNECTIONS.",
     )
 
 
 def make_server_full_error(most: int) -> QueueFullError:
     """What a call is told when its server can have no more sessions."""
     return QueueFullError(
-        f"All {most:,} sessions of this server are in use.",
-        remedy="Try again in a moment, or raise the server's limit of sessions.",
+        f"This process has {most:,} connections to this server, which is the maximum, and all of them are in use.",
+        remedy="Try again in a moment, or raise “Connection limit” on the page of the server.",
     )

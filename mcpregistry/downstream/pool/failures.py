@@ -22,7 +22,7 @@ from mcpregistry.domain.errors import (
 from mcpregistry.domain.text.canonical import clean_text
 from mcpregistry.downstream.transports.wire import ChannelClosedError
 
-TRY_PROTOCOL = "Set the server's protocol to 'legacy' or 'modern', and check its log."
+TRY_PROTOCOL = "On the page of the server, choose another value for “Protocol”. Also read the log of the server."
 _UNSUPPORTED = re.compile(r"Unsupported protocol version from the server: (.+)", re.DOTALL)
 
 log = structlog.get_logger(__name__)
@@ -67,7 +67,7 @@ def _make_handshake_error(error: ValidationError) -> ProtocolError:
     ]
     return ProtocolError(
         f"The server's answer to the handshake is not valid: {clean_text('; '.join(wrong), 300)}.",
-        remedy="Use another version of the server, or report this to its author.",
+        remedy="Use another version of the server, or report this to the developers of the server.",
     )
 
 
@@ -76,8 +76,10 @@ def _make_unexpected_error(error: BaseException, leaves: list[BaseException]) ->
     if any(isinstance(leaf, TimeoutError) for leaf in leaves):
         return TimedOut("The server did not answer in time.")
     if any(isinstance(leaf, ValueError | RuntimeError) for leaf in leaves):
-        return ProtocolError("The server's handshake is not valid MCP.", remedy=TRY_PROTOCOL)
-    return ConnectionFailed("The connection failed.", remedy=error_texts.TRY_AGAIN)
+        return ProtocolError(
+            "The server's answer to the handshake is not valid MCP.", remedy=TRY_PROTOCOL
+        )
+    return ConnectionFailed("The connection to the server failed.", remedy=error_texts.TRY_AGAIN)
 
 
 def _make_rpc_error(error: MCPError) -> DownstreamError:
@@ -86,7 +88,7 @@ def _make_rpc_error(error: MCPError) -> DownstreamError:
     if error.code == CONNECTION_CLOSED:
         return ConnectionFailed(
             "The server closed the connection during the handshake.",
-            remedy="Check the server's log.",
+            remedy="Read the log of the server.",
         )
     words = clean_text(str(error.error.message), 300).rstrip(".")
     return ConnectionFailed(

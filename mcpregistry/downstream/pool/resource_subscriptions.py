@@ -289,8 +289,8 @@ class Watches:
         watched = self.get_watched(server_id, session)
         if len(watched.wanted) >= MOST and uri not in watched.wanted:
             raise ConnectionFailed(
-                f"This server has the maximum of {MOST:,} subscriptions.",
-                remedy="End a subscription first.",
+                f"The resources of this server have {MOST:,} subscriptions, which is the maximum.",
+                remedy="Unsubscribe from another resource first.",
             )
         watched.opener = opener or watched.opener
         is_kept = watched.keeper is not None and not watched.keeper.done() and bool(watched)

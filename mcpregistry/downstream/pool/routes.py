@@ -278,11 +278,11 @@ def _has_words(result: Mapping[str, Any], words: tuple[str, ...]) -> bool:
 
 
 def _make_other_way_error(version: str, *, is_open: bool) -> InputNeeded:
-    setting = "legacy" if version == "older" else "modern"
-    remedy = f"Ask the operator to set the server's protocol to '{setting}'."
+    known = "2025-11-25 and earlier" if version == "older" else "2026-07-28"
+    remedy = f"Ask the operator to set “Protocol” to “{known}” on the page of the server."
     if is_open:
         remedy = "Check whether this call had an effect, then call again: in the next call, the tool can ask."
     return InputNeeded(
-        f"The tool has a question for the host. It can ask the question only in the {version} version of the protocol.",
+        f"The tool has a question for the host. The tool can ask it only with the protocol version {known}.",
         remedy=remedy,
     )

@@ -48,7 +48,7 @@ DECLINED = -32600  # JSON-RPC: the request cannot be served; the text says why
 _NOBODY = "No call to this server is in progress, so no host can be asked."
 _WHOSE = (
     "Several hosts can use this connection, so it is not known which of them to ask. "
-    "Share the server by session or by agent."
+    "Set “Shared by” of the server to one agent or one host session."
 )
 _CANNOT = "The host that made this call cannot answer this request."
 _OVER = "The call has ended."

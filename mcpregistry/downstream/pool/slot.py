@@ -151,7 +151,7 @@ class ServerSlot:
         if connection is None or not connection.usable:
             raise ConnectionFailed(
                 "The server exited immediately after it was started.",
-                remedy="Check the server's log.",
+                remedy="Read “Last output on stderr” on the page of the server.",
             )
         return connection
 
@@ -218,7 +218,7 @@ class ServerSlot:
         if left:
             raise ConnectionFailed(
                 f"The server is down: {self.health.detail}",
-                remedy=f"The site tries again in {left:.0f} seconds.",
+                remedy=f"The site tries to connect again in {left:.0f} s.",
             )
 
     async def load(self) -> ServerTarget:
@@ -248,7 +248,8 @@ class ServerSlot:
         finally:
             self._resolve_waiters(
                 ConnectionFailed(
-                    "The server was disconnected.", remedy="The next call connects it again."
+                    "The server was disconnected.",
+                    remedy="The next call connects the server again.",
                 )
             )
 

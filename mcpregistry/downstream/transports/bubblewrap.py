@@ -15,8 +15,8 @@ PROGRAM = "bwrap"
 TRIED_SECONDS = 5.0
 KEPT_SECONDS = 60.0
 REMEDY = (
-    "Install bubblewrap 0.10 or newer, or a package of it that supports --ro-bind-fd (apt install bubblewrap), and allow "
-    "this site's user to create user namespaces. Or choose 'Enforced' instead of 'Strict'."
+    "Install bubblewrap (apt install bubblewrap) in version 0.10 or newer, or in an older version that has the option --ro-bind-fd. Also "
+    "allow this site's user to create user namespaces. Or set “Sandbox” to “Enforced” on the page of the server."
 )
 _TRIAL = [
     "--unshare-user-try",

@@ -208,7 +208,7 @@ class HttpChannel:
             self._abandon(request_id, attempt)
             raise TimedOut(
                 "The server did not answer in time.",
-                remedy="Check the server's log, or raise its request timeout.",
+                remedy="Read the log of the server, or raise “Request timeout” on the page of the server.",
                 sent=attempt.sent,
             ) from None
         # The caller left: tell the server, which would otherwise work on for nobody.
@@ -220,8 +220,8 @@ class HttpChannel:
         """Raise ConnectionFailed (nothing sent) while the server wants to be left alone."""
         if (left := self._pause_until - time.monotonic()) > 0:
             raise ConnectionFailed(
-                "The server has asked for a pause.",
-                remedy=f"Try again in {math.ceil(left)} seconds.",
+                "The server has asked this site to wait before the next request.",
+                remedy=f"Try again in {math.ceil(left)} s.",
             )
 
     async def _wait_for_stream(self) -> None:
@@ -270,7 +270,7 @@ class HttpChannel:
         if reply.content_type != "application/json":
             raise ConnectionFailed(
                 f"The server answered HTTP {reply.status} without an MCP message.",
-                remedy="Check that the URL is the server's MCP endpoint.",
+                remedy="Check that the URL is the address at which the server offers MCP.",
                 sent=True,
             )
         message = parse_message(await reply.read_body(limit), self._make_repair_warning(request))

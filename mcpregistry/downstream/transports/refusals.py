@@ -45,7 +45,7 @@ async def read_refusal(reply: HttpReply, *, session: bool = False) -> Downstream
     else:
         error = by_status or ConnectionFailed(
             f"The server answered HTTP {reply.status} without an MCP message.",
-            remedy="Check that the URL is the server's MCP endpoint.",
+            remedy="Check that the URL is the address at which the server offers MCP.",
             sent=True,
         )
         error = _add_words(error, reply.status, _find_words(body, reply.content_type, message))
@@ -56,7 +56,7 @@ async def read_refusal(reply: HttpReply, *, session: bool = False) -> Downstream
             if isinstance(error, ToolRefused)
             else "and check whether the call ran before you repeat it"
         )
-        error.remedy = f"Wait {math.ceil(pause)} seconds, {again}."
+        error.remedy = f"Wait {math.ceil(pause)} s, {again}."
     return error
 
 
@@ -76,7 +76,7 @@ def _add_words(error: DownstreamError, status: int, words: str) -> DownstreamErr
         refused = ToolRefused(
             f"The server received too many requests (HTTP {status}){said}", rpc_code=0
         )
-        refused.remedy = "Wait, then call again."
+        refused.remedy = "Wait a moment, then call again."
         return refused
     if not words:
         return error

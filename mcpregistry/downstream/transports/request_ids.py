@@ -41,6 +41,6 @@ def make_cancelled_error() -> ProtocolError:
     known."""
     return ProtocolError(
         "The server cancelled the request before it answered.",
-        remedy="Check the server's log.",
+        remedy="Read the log of the server.",
         sent=True,
     )

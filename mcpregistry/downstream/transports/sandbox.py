@@ -91,7 +91,7 @@ def prepare(target: ServerTarget, path: str) -> tuple[str, str]:
     if not sandbox.strict and not confinement.get_landlock_version():
         raise ConnectionFailed(
             "The server cannot be started in its sandbox: this machine's kernel does not support Landlock.",
-            remedy="Use Linux 5.13 or newer with Landlock enabled, or disable the server's sandbox.",
+            remedy="Use Linux 5.13 or newer with Landlock enabled, or set “Sandbox” to “Off” on the page of the server.",
         )
     try:
         for folder in (sandbox.home, build_sandbox_environment(sandbox)["TMPDIR"]):

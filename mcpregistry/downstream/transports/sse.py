@@ -94,7 +94,7 @@ class SseChannel(Wire):
         if reply.status != 200 or not reply.is_stream:
             raise ConnectionFailed(
                 f"The server answered HTTP {reply.status} without an event stream.",
-                remedy="Check the URL.",
+                remedy="Check the URL on the page of the server.",
             )
         reader = EventReader(self._target.limits.message_bytes)
         async for piece in reply.read_pieces(None):
@@ -139,6 +139,6 @@ class SseChannel(Wire):
         if reply.status >= 300:
             raise ProtocolError(
                 f"The server answered a message with HTTP {reply.status}.",
-                remedy="Check the server's log.",
+                remedy="Read the log of the server.",
                 sent=True,
             )

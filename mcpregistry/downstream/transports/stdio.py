@@ -83,7 +83,7 @@ class OutputLines(asyncio.Protocol):
         self._end(
             ResourceLimit(
                 f"The server sent a line that is longer than the limit of {self._limit:,} bytes.",
-                remedy="Request less data, or raise the server's message limit.",
+                remedy="Request less data, or raise “Max message bytes” on the page of the server.",
                 sent=True,
             )
         )
@@ -117,19 +117,19 @@ class Tail(asyncio.Protocol):
 
 
 _LIMITS = {
-    "M": ("memory", "MB"),
-    "P": ("processes", "processes"),
-    "C": ("processor time", "seconds"),
-    "T": ("processes", "threads"),
+    "M": ("MB of memory", "Memory (MB)"),
+    "P": ("processes", "Processes"),
+    "C": ("seconds of processor time", "Processor time (seconds)"),
+    "T": ("threads", "Processes"),
 }
 
 
 def make_limit_error(what: str, used: str, most: str) -> ResourceLimit:
     """The server was ended because it used more than its limit."""
-    name, unit = _LIMITS[what]
+    unit, field = _LIMITS[what]
     return ResourceLimit(
-        f"The server was stopped because it used {int(used):,} {unit}; its limit of {name} is {int(most):,} {unit}.",
-        remedy=f"Request less data, or raise the server's limit of {name}.",
+        f"The server was stopped because it used {int(used):,} {unit}, and its limit is {int(most):,}.",
+        remedy=f"Request less data, or raise “{field}” on the page of the server.",
         sent=True,
     )
 
@@ -256,7 +256,9 @@ class StdioChannel(Wire):
         is_unread = self._input.unread or self._input.is_broken or not self._has_written
         reason = EndedUnreadError if is_unread else ConnectionFailed
         ended = reason(
-            "The server closed the connection.", remedy="Check the server's log.", sent=True
+            "The server closed the connection.",
+            remedy="Read “Last output on stderr” on the page of the server.",
+            sent=True,
         )
         # the supervisor says it before it ends the server
         self.fail(error or self._control.over or ended)
@@ -274,10 +276,14 @@ class StdioChannel(Wire):
         not read."""
         stdin = self._stdin
         if stdin is None or stdin.is_closing() or self.error is not None:
-            raise ConnectionFailed("The server has exited.", remedy="Check the server's log.")
+            raise ConnectionFailed(
+                "The server has exited.",
+                remedy="Read “Last output on stderr” on the page of the server.",
+            )
         if stdin.get_write_buffer_size() > UNREAD_BYTES:
             raise ConnectionFailed(
-                "The server does not read its input.", remedy="Reconnect the server."
+                "The server does not read its input.",
+                remedy="Press “Reconnect server” on the page of the server.",
             )
         if on_sent is not None:
             on_sent()
@@ -367,7 +373,8 @@ def spawn(target: ServerTarget) -> tuple[subprocess.Popen[bytes], socket.socket]
     except (OSError, ValueError) as error:
         ours.close()
         raise ConnectionFailed(
-            "The server's process cannot be started.", remedy="Check the command."
+            "The server's process cannot be started.",
+            remedy="Check the command on the page of the server.",
         ) from error
     finally:
         theirs.close()
@@ -380,22 +387,22 @@ def check_command(target: ServerTarget, env: dict[str, str]) -> None:
     started."""
     if not target.argv:
         raise ConnectionFailed(
-            "The server has no command.", remedy="Enter the command that starts it."
+            "The server has no command.", remedy="Enter the command that starts the server."
         )
     if any("\0" in word for word in (*target.argv, *env, *env.values(), target.cwd)):
         raise ConnectionFailed(
             "The server's command, environment or directory contains a NUL character.",
-            remedy="Remove it.",
+            remedy="Remove this character.",
         )
     if target.cwd and not os.path.isdir(target.cwd):
         raise ConnectionFailed(
             f"The server's working directory {target.cwd} does not exist.",
-            remedy="Create the directory, or choose another one.",
+            remedy="Create the directory, or choose another directory.",
         )
     command = target.argv[0]
     found = os.path.join(target.cwd, command) if os.sep in command else command
     if shutil.which(found, path=env["PATH"]) is None:
         raise ConnectionFailed(
             f"The command {command} was not found or cannot be run.",
-            remedy="Install it, or enter its full path.",
+            remedy="Install this program, or enter its full path.",
         )

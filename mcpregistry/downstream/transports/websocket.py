@@ -46,7 +46,8 @@ class WebSocketChannel(Wire):
         except InvalidStatus as error:
             status = error.response.status_code
             raise make_status_error(status) or ConnectionFailed(
-                f"The server answered HTTP {status}.", remedy="Check the URL."
+                f"The server answered HTTP {status}.",
+                remedy="Check the URL on the page of the server.",
             ) from error
         except (InvalidHandshake, InvalidURI, ConnectionClosed) as error:
             raise ConnectionFailed(
@@ -65,7 +66,7 @@ class WebSocketChannel(Wire):
             ) from error
         except OSError as error:
             raise ConnectionFailed(
-                "The server cannot be reached.", remedy="Check the URL."
+                "The server cannot be reached.", remedy="Check the URL on the page of the server."
             ) from error
         self._reader_task = asyncio.create_task(self._read())
 
@@ -73,7 +74,8 @@ class WebSocketChannel(Wire):
         parts = urlsplit(check_url(self._target.url.replace("ws", "http", 1)))
         if parts.hostname is None:
             raise OutboundRefused(
-                "The server's address is not a plain ws or wss URL.", remedy="Correct its URL."
+                "The URL is not valid. It must be a ws or wss address without a user name, password or spaces.",
+                remedy="Correct the URL.",
             )
         port = parts.port or (443 if parts.scheme == "https" else 80)
         addresses = await Guard(self._target.allowed_networks).resolve_addresses(

@@ -303,7 +303,7 @@ class Wire:
             waiting.future.set_exception(
                 TimedOut(
                     words,
-                    remedy="Check the server's log, or raise its request timeout.",
+                    remedy="Read the log of the server, or raise “Request timeout” on the page of the server.",
                     sent=True,
                 )
             )

@@ -86,18 +86,16 @@ SSE = "sse"
 WS = "ws"
 _UPGRADE = (
     "This address accepts only WebSocket connections. "
-    "If your host uses WebSocket, a proxy has removed the Upgrade header. Let the proxy pass it on."
+    "If your host uses WebSocket, a proxy has removed the Upgrade header. Let the proxy pass this header on."
 )
-_NO_STREAM = "This stream does not exist or has ended. Open a new one with GET."
-_REVOKED = "The access of this agent has ended. A call in progress may have taken effect: check it under Calls."
+_NO_STREAM = "This stream does not exist or has ended. Open a new stream with GET."
+_REVOKED = "The access of this agent has ended. A call in progress may have taken effect: check the call under “Calls” in the admin."
 _SESSION_ENDED = (
-    "The session has ended. Open a new one with initialize. "
-    "A call in progress may have taken effect: check it under Calls."
+    "The session has ended. Open a new session with initialize. "
+    "A call in progress may have taken effect: check the call under “Calls” in the admin."
 )
-_ANONYMOUS = "A bearer token is required. Issue one in the admin: Agents, Issue token."
-_STRANGER = (
-    "The bearer token is unknown, expired or revoked. Issue one in the admin: Agents, Issue token."
-)
+_ANONYMOUS = "A bearer token is required. To create a token, press “Issue token” on the page of the agent in the admin."
+_STRANGER = "The bearer token is unknown, expired or revoked. To create a token, press “Issue token” on the page of the agent in the admin."
 _FOREIGN = "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS."
 
 

@@ -154,7 +154,8 @@ def _cast_vote(request: HttpRequest, held: ApprovalRequest) -> HttpResponse:
     seen = rendering.seen.get(held.pk)
     if seen is None:
         raise Conflict(
-            "This form belongs to another call.", remedy="Read the call again before you decide."
+            "This form belongs to another call.",
+            remedy="Open the call again, and read it before you decide.",
         )
     if any(
         vote.user_id == request.user.pk and vote.arguments_hash == seen for vote in held.votes.all()

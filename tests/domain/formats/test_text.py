@@ -101,7 +101,7 @@ def test_a_repeated_key_is_refused_with_its_pointer(raw: bytes, file: str) -> No
         (b"a: !!binary aGk=", "x.yaml", "tags"),
         (b"1: a", "x.yaml", "quotes"),
         (b"? [a]\n: b", "x.yaml", "quotes"),
-        (b"a: &x [*x]", "x.yaml", "nesting"),
+        (b"a: &x [*x]", "x.yaml", "nested"),
         (b"a: 1\n---\nb: 2", "x.yaml", "document"),
         (b"a: \x01", "x.yaml", "YAML"),
     ],

@@ -68,9 +68,9 @@ def test_it_writes_its_own_folders_and_gets_nothing_of_our_environment(
         (
             "head -c 3000000 /dev/zero > big; sleep 4711.{n}",
             {"written": 1 << 20},
-            "limit for files is 1 MB",
+            "too much disk space. The limit is 1 MB",
         ),
-        ("sleep 4711.{n}", {"memory": 1 << 10}, "limit for memory is 0 MB"),
+        ("sleep 4711.{n}", {"memory": 1 << 10}, "too much memory. The limit is 0 MB"),
     ],
 )
 def test_beyond_its_bounds_it_is_ended_with_all_that_it_started(
@@ -167,7 +167,7 @@ def test_a_tree_is_counted_sealed_and_taken_away(
         path.lstat().st_mode & 0o222 for path in (root, root / "sub", root / "sub" / "file")
     )
     monkeypatch.setattr(package_tree, "MOST_FILES", 2)
-    with pytest.raises(InstallFailed, match="limit for files"):
+    with pytest.raises(InstallFailed, match="too much disk space"):
         package_tree.verify(str(root), may_lead_to=frozenset({programs.find_python()}))
     package_tree.remove(str(root))
     package_tree.remove(str(root))

@@ -184,7 +184,10 @@ def _translate_librechat(draft: EntryDraft) -> None:
     draft.texts(lambda text: _BRACES.sub(one, text))
     if "{{LIBRECHAT_" in str([draft.entry.get(key) for key in ("env", "headers", "url")]):
         draft.report.add(
-            "kept", draft.at, _OF_THE_CHAT, "Replace it with the value or with ${cred:NAME}."
+            "kept",
+            draft.at,
+            _OF_THE_CHAT,
+            "Replace the placeholder with the value or with ${cred:NAME}.",
         )
     for key in ("description", "iconPath", "chatMenu", "startup", "serverInstructions"):
         draft.remark(key, "Only LibreChat uses this key; this site does not.")

@@ -55,11 +55,13 @@ def _clean_paste(text: str) -> str:
         raise FileInvalid(
             NAME,
             "The text is longer than 256 KiB.",
-            remedy="Paste only the part about the server, or import the file.",
+            remedy="Paste only the part about the server, or import the file on the page “Import servers”.",
         )
     if any(sign < " " and sign not in "\t\r\n" for sign in text):
         raise FileInvalid(
-            NAME, "The text contains a control character.", remedy="Paste it as plain text."
+            NAME,
+            "The text contains a control character.",
+            remedy="Copy the text again as plain text, and paste it.",
         )
     text = text.replace("\r\n", "\n").replace("\r", "\n").strip().removeprefix("\ufeff").strip()
     if fenced := _FENCE.fullmatch(text):

@@ -130,13 +130,13 @@ def _parse_prefixes(line: _Line) -> None:
         line.env[assigned[1]] = assigned[2]
         words = words[1:]
     if not words:
-        raise make_refusal(_NOTHING_STARTED, "Paste the line with the program.")
+        raise make_refusal(_NOTHING_STARTED, "Paste the line that starts the program.")
     if any(word in _OPERATORS or word.endswith(";") for word in words) or any(
         "$(" in word for word in words
     ):
         raise make_refusal(
             "The line needs a shell, but servers are started without a shell.",
-            "Paste one program with its arguments, or write a script for the rest and start that.",
+            "Paste one program with its arguments, or write a script that does the rest, and paste the command that starts this script.",
         )
     line.words = words
 

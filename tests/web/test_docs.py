@@ -153,7 +153,7 @@ def test_every_error_code_has_a_page_to_which_the_table_leads(people: Site, clie
         assert f'href="{address}"' in table
         assert code in client.get(address).content.decode()
     page = client.get("/docs/errors/TIMEOUT/").content.decode()
-    assert "The call may have taken effect. Slipsnisse does not repeat it." in page
+    assert "The call may have taken effect." in page
     assert client.get("/docs/errors/NO_SUCH_CODE/").status_code == 404
 
 

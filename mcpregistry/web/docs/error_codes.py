@@ -23,7 +23,10 @@ _ROW = re.compile(
 _CELL = re.compile(r"<td><code>([A-Z_]+)</code></td>")
 _EFFECTS = {
     "not_sent": "The call was not sent to the server, so it can be made again.",
-    "unknown": "The call may have taken effect. Slipsnisse does not repeat it.",
+    "unknown": (
+        "The call may have taken effect. Slipsnisse does not repeat it, with two exceptions:"
+        " see [Error codes](errors.md)."
+    ),
     "tool_error": "The server received the call.",
     "succeeded": "The call took effect.",
     "as recorded": "The call's record contains its outcome.",
@@ -83,7 +86,7 @@ def render_code(code: ErrorCode) -> Rendered:
     status = (
         f"HTTP status {code.status}"
         if code.status.isdigit()
-        else f"state of the call: {code.status}"
+        else f"state: {code.status}"
     )
     effects = "\n".join(f"- `{state}`: {effect}" for state, effect in code.effects)
     body = json.dumps({"code": code.name, "message": "…", "remedy": "…"}, ensure_ascii=False)

@@ -167,7 +167,7 @@ class ProviderAdmin(LiveAdmin):
             _("Test provider"),
             "subagents.change_provider",
             "network_check",
-            _("Ask the first model of the provider for one word. This costs next to nothing."),
+            _("Ask the first model of the provider for one word. This costs very little."),
             _test,
             applies=lambda provider: not _is_draft(provider),
         ),
@@ -299,7 +299,7 @@ class LanguageModelAdmin(RecordAdmin):
                 ),
                 "description": _(
                     "The command manage.py modelprices fills in missing context windows and prices of "
-                    "models that it knows. A money budget refuses a model without prices. Prices that you change "
+                    "models that it knows. Budgets in US dollars refuse a model without prices. Prices that you change "
                     "get today's date."
                 ),
             },

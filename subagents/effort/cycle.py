@@ -173,7 +173,7 @@ def _send_answer(exchange: Exchange) -> str:
     assert run is not None  # one that could not be started was told at once
     Exchange.objects.filter(pk=exchange.pk).update(told_at=read_database_now())
     if not Conversation.objects.filter(pk=conversation.pk).open().exists():
-        return f"{conversation.pk}: ended in the meantime"
+        return f"{conversation.pk}: the conversation has ended, so the answer was not sent"
     said = (
         run.answer
         if run.state == RunState.DONE
@@ -246,7 +246,7 @@ def _tell_others(unanswered: QuerySet[Any], selected: Conversation) -> None:
     last = Message.objects.filter(conversation=OuterRef("pk")).order_by("-id").values("kind")[:1]
     waiting = unanswered.annotate(last=Subquery(last)).filter(last=MessageKind.IN)
     for conversation in waiting[:AT_ONCE]:
-        text = f"I answer only the conversation '{selected}' for now. I will answer here when it has ended."
+        text = f'For now, I answer only in the conversation "{selected}". I will answer here when that conversation has ended.'
         messages.add_message(
             conversation=conversation,
             kind=MessageKind.OUT,
@@ -269,7 +269,7 @@ def _begin_answer(agent: EffortAgent, conversation: Any) -> str:
             Exchange.objects.create(conversation=conversation, run=run, read_to=conversation.newest)
     except SlipsnisseError as error:
         return _say_refusal(conversation, error)
-    return f"{conversation.pk}: asking its model"
+    return f"{conversation.pk}: started an answer"
 
 
 def _say_refusal(conversation: Any, error: SlipsnisseError) -> str:

@@ -60,7 +60,7 @@ def apply(
     for right in (_RIGHTS[Kind(proposal.request.kind)], *whitelist.list_needed_rights(proposal)):
         if not user.has_perm(right):
             raise Denied(
-                f"This proposal also requires the permission {right}.",
+                f'You cannot apply this proposal without the permission "{right}".',
                 remedy="Ask a user with this permission to apply it.",
             )
     match Kind(proposal.request.kind):

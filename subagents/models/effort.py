@@ -32,7 +32,7 @@ class EffortAgent(Leased, TrackedModel):
         on_delete=models.CASCADE,
         related_name="effort_agent",
         help_text=_(
-            "The expert tool that answers: its models, prompt, limits and whitelist apply. "
+            "The expert tool that answers: its models, prompt, limits and tools are used. "
             "It must take one text argument, which receives the messages."
         ),
     )

@@ -287,7 +287,7 @@ def approve(request: ApprovalRequest) -> str:
         (
             b'{"model": "expert", "messages": [{"role": "system", "content": "x"}]}',
             400,
-            "message of the user",
+            "a message with the role user",
         ),
         (
             b'{"model": "expert", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}',

@@ -261,7 +261,7 @@ def _claim_step(run: str, name: str) -> MaintenanceRequest:
     if name == "open" and not request.notes["starts"]:
         raise Conflict(
             "The server was not started without network access yet.",
-            remedy="Start it without network access. Then start it with network access.",
+            remedy="Call start_trial without network access first.",
         )
     MaintenanceRequest.objects.filter(pk=request.pk).update(message=step.says)
     queue.tell(

@@ -131,8 +131,8 @@ def _check_choice(proposal: Proposal, choice: ChosenEntry | None) -> None:
         proposal.request.result
     ):
         raise Conflict(
-            "The proposal does not contain this entry, or its registry no longer lists it.",
-            remedy="Choose an entry of the proposal, or decline the proposal and add the entry yourself.",
+            "The proposal does not contain this registry entry, or the registry no longer lists the entry.",
+            remedy="Choose another entry of the proposal, or decline the proposal and add the server yourself.",
         )
 
 

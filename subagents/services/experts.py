@@ -255,7 +255,7 @@ def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> N
     if gone:
         raise ConfigInvalid(
             f"These tools are no longer offered by their servers: {', '.join(gone)}.",
-            remedy="Remove them from the list.",
+            remedy="Remove them from the tools of the expert tool.",
         )
     plain = Grant.objects.filter(
         agent=expert.agent, tool__isnull=False, argument_pins={}, expires_at=None

@@ -214,7 +214,8 @@ def _find_depth(parent: str, expert: str) -> int:
         above = above.parent
     if expert in names:
         raise Denied(
-            f'The expert tool "{expert}" calls itself.', remedy="Remove it from its own tools."
+            f'The expert tool "{expert}" calls itself.',
+            remedy="In the field Tools of this expert tool, remove the expert tool itself.",
         )
     if len(names) >= MAX_DEPTH:
         raise Denied(

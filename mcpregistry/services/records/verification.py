@@ -50,8 +50,8 @@ _TRIES = 30  # while a long archive goes on beside it
 _SEEN_LATE = 10_000  # ids: an entry may have its number long before it is seen
 _PAGE = 500
 _NO_FILE = (
-    f"The file {newest_seal.FILE} did not exist on this machine: the machine is new, or the file was deleted. Entries that were removed "
-    "from the end of the log before now cannot be detected."
+    f"The file {newest_seal.FILE} did not exist on this machine: the machine is new, or the file was deleted. If entries "
+    "were removed from the end of the log earlier, this verification cannot detect it."
 )
 _NO_NOTE = (
     "The state of the last verification is missing from the database, so the whole log was read again. If no other "

@@ -274,7 +274,7 @@ def approve(request: ApprovalRequest) -> str:
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        (b"nonsense", 400, "not JSON"),
+        (b"nonsense", 400, "not valid JSON"),
         (b"[]", 400, "JSON object"),
         (b'{"model": "expert", "model": "other", "messages": []}', 400, "'model' appears twice"),
         (b'{"model": "expert"}', 400, "messages"),

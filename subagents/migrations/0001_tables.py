@@ -56,6 +56,7 @@ class Migration(migrations.Migration):
                     ('at', models.DateTimeField()),
                     ('level', models.FloatField(blank=True, null=True)),
                     ('decision', models.CharField(blank=True, max_length=500)),
+                    ('lacks_energy', models.BooleanField(db_default=False, default=False, help_text='Whether conversations wait because the energy pool has too little energy.')),
                     ('agent', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='cycles', to='subagents.effortagent')),
                     ('level_after', models.FloatField(blank=True, null=True)),
                     ('polled', models.FloatField(db_default=0, default=0, help_text='Energy that the background sub-agent has used since the previous cycle.')),

@@ -143,6 +143,11 @@ class CycleLog(models.Model):
     )
     took_ms = models.FloatField(null=True, blank=True)
     decision = models.CharField(max_length=500, blank=True)
+    lacks_energy = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text=_("Whether conversations wait because the energy pool has too little energy."),
+    )
 
     class Meta:
         ordering = ["-id"]

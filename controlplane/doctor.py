@@ -320,7 +320,7 @@ def _check_work() -> Iterable[DoctorFinding]:
     except DatabaseError:
         return  # said already
     for each in found:
-        remedy = "If no worker answers, start one. Otherwise, see its log for what it waits for: a server, a model or the database."
+        remedy = "If no worker answers, start one. If a worker answers, its log shows what it waits for: a server, a model or the database."
         yield DoctorFinding(False, f"{each.count} {each.words}", remedy)
     if not found:
         yield DoctorFinding(True, "no work waits for a worker")

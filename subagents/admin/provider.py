@@ -106,7 +106,7 @@ class ProviderForm(RecordForm[Provider]):
 _HAS_KEY = _(
     "A key is stored. It is encrypted and never shown. Leave this field empty to keep the stored key."
     " If you change where the key is sent (kind, address, headers, networks, options), enter the key "
-    "again. Otherwise the provider becomes a draft until a user confirms it."
+    "again. If you do not enter the key, the provider becomes a draft until a user confirms it."
 )
 _NO_KEY = _(
     "No key is stored. A key is stored encrypted and never shown. ${NAME} inserts a variable that the"

@@ -439,7 +439,7 @@ class Migration(migrations.Migration):
                 options={
                     'verbose_name': 'model',
                     'ordering': ['provider__slug', 'name'],
-                    'constraints': [models.UniqueConstraint(fields=('provider', 'name'), name='one_model_per_name'), models.UniqueConstraint(condition=models.Q(('compared', True)), fields=('compared',), name='one_model_to_compare_with', violation_error_message="Another model is marked as the callers' model. Remove that mark first.")],
+                    'constraints': [models.UniqueConstraint(fields=('provider', 'name'), name='one_model_per_name'), models.UniqueConstraint(condition=models.Q(('compared', True)), fields=('compared',), name='one_model_to_compare_with', violation_error_message="Another model is marked as the callers' model. First, disable Callers' model on the page of that model.")],
                     'indexes': [],
                 },
             ),

@@ -30,14 +30,14 @@ def main(calls: int) -> None:
     seal()
     took("after 1,000 more calls", verify)
     took("--full", lambda: verify(full=True))
-    took("a seal, nothing new", seal)
+    took("a checkpoint, nothing new", seal)
     forget()
     seal()
     with tempfile.TemporaryDirectory(prefix="slipsnisse-archive-") as folder:
         took("archive", lambda: archive(Path(folder)))
         size = sum(path.stat().st_size for path in Path(folder).glob("*.gz"))
         print(
-            f"{'':<30}{size / 1e6:8.1f} MB in files; the longest transaction {max(_transactions):.2f} s"
+            f"{'':<30}{size / 1e6:8.1f} MB in files; longest transaction: {max(_transactions):.2f} s"
         )
         took("verify", verify)
         took("verify with the files", lambda: verify(folder=folder))

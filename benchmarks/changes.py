@@ -26,7 +26,7 @@ AGENTS = 10_000
 SERVERS = 1_000
 TOOLS = 5
 HANG = 60.0  # seconds
-KINDS = ("a grant", "an agent disabled", "a tool switched off", "a rule")
+KINDS = ("a grant", "an agent disabled", "a tool disabled", "a rule")
 
 
 def main(rounds: int) -> None:
@@ -50,7 +50,7 @@ def main(rounds: int) -> None:
     print(f"the first snapshot: {time.monotonic() - began:.2f} s")
     feed.start()
     print(
-        f"aim: {AIM:.1f} s; load {os.getloadavg()[0]:.1f}; from the commit until later calls are decided by it:"
+        f"aim: {AIM:.1f} s; load {os.getloadavg()[0]:.1f}; time from the commit of a change until calls are decided by the change:"
     )
     try:
         for kind in KINDS:
@@ -100,7 +100,7 @@ def make_changes(kind: str) -> None:
                 agent = Agent.objects.get(slug=f"agent-{number + 700}")
                 agent.enabled = False
                 agent.save()
-            case "a tool switched off":
+            case "a tool disabled":
                 tool = Tool.objects.order_by("pk")[number]
                 tool.enabled = False
                 tool.save()
@@ -116,9 +116,11 @@ def _run() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--postgres", action="store_true", help="on a throw-away PostgreSQL instead of SQLite"
+        "--postgres",
+        action="store_true",
+        help="Use a temporary PostgreSQL server instead of SQLite.",
     )
-    parser.add_argument("--rounds", type=int, default=10, help="changes of each kind")
+    parser.add_argument("--rounds", type=int, default=10, help="Number of changes of each kind.")
     parser.add_argument("--make", choices=KINDS, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")

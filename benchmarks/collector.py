@@ -31,7 +31,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--calls", type=int, default=100_000, help="calls of the run that watches memory"
+        "--calls",
+        type=int,
+        default=100_000,
+        help="Number of calls of the run that measures memory.",
     )
     parser.add_argument("--at-once", type=int, default=50)
     parser.add_argument("--pairs", type=int, default=5)

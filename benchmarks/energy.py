@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from benchmarks import site
 from benchmarks.gateway import ECHO, STDIO
 
-KINDS = ("no pool", "a pool", "a pool, told")
+KINDS = ("no pool", "a pool", "a pool, cost reported")
 # of each round: calls a second, milliseconds of CPU a call
 Figures = dict[str, list[tuple[float, float]]]
 
@@ -29,7 +29,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--calls", type=int, default=300, help="of each kind in each round")
+    parser.add_argument(
+        "--calls", type=int, default=300, help="Number of calls of each kind in each round."
+    )
     parser.add_argument("--rounds", type=int, default=4)
     options = parser.parse_args()
     var = site.prepare()

@@ -35,11 +35,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a tenth of the calls, one repeat")
     parser.add_argument(
-        "--share", type=float, default=1.0, help="of the calls, where there is less time"
+        "--quick", action="store_true", help="Make a tenth of the calls, and one repetition."
     )
-    parser.add_argument("--calls-only", action="store_true", help="no starts, lists and changes")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="Fraction of the calls to make, for example 0.5."
+    )
+    parser.add_argument(
+        "--calls-only",
+        action="store_true",
+        help="Measure only calls: no starts, lists and changes.",
+    )
     parser.add_argument(
         "--out", type=Path, default=site.ROOT / "benchmarks" / "results" / "gateway.json"
     )

@@ -35,7 +35,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--calls", type=int, default=30, help="idle, and beside the servers")
+    parser.add_argument(
+        "--calls",
+        type=int,
+        default=30,
+        help="Number of calls without the servers that hang, and again with them.",
+    )
     parser.add_argument("--servers", type=int, default=50)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="slipsnisse-hanging-", dir="/tmp") as folder:
@@ -82,13 +87,13 @@ def _measure(url: str, token: str, var: Path, calls: int, servers: int) -> None:
     print(f"{TOOL}: {calls} calls, one after the other")
     for name, times in (
         ("idle", idle),
-        (f"beside {servers} servers that hang ({running} processes of them)", beside),
+        (f"with {servers} servers that hang ({running} processes)", beside),
     ):
         print(f"  {name:64} {statistics.median(times):6.2f} s median {max(times):6.2f} s at most")
-    print(f"  ratio of the medians {ratio:.2f} (aim: {AIM:g})")
-    print(f"A person's test of a server that works, beside them: {tested:.2f} s")
+    print(f"  ratio of the medians: {ratio:.2f} (aim: {AIM:g})")
+    print(f"A test of a working server, while the others hang: {tested:.2f} s")
     print(
-        f"All disabled in {disabled:.2f} s; the last of their processes had gone {gone:.2f} s later"
+        f"All servers were disabled in {disabled:.2f} s. Their last process ended {gone:.2f} s later"
     )
 
 

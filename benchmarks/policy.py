@@ -97,7 +97,7 @@ def microseconds(policy: Rules) -> float:
 def main() -> None:
     counts = (0, 10, 100, 1_000)
     print(
-        "A decision, in microseconds of CPU, by the number of compiled rules (none fits, each with a condition)\n"
+        "CPU time of one decision in microseconds, by the number of compiled rules (each has a condition, and no rule matches)\n"
     )
     print(f"{'rules':<32}" + "".join(f"{count:>9,}" for count in counts) + f"{'compile ms':>12}")
     for name, make in CASES.items():

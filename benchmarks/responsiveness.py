@@ -45,7 +45,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--rounds", type=int, default=200, help="of five calls, idle and beside the trial"
+        "--rounds",
+        type=int,
+        default=200,
+        help="Number of rounds of five calls, without and with a trial.",
     )
     options = parser.parse_args()
     var = site.prepare()
@@ -297,7 +300,7 @@ def _printed(idle: Times, busy: Times) -> bool:
             f"{_at(beside, 0.95):>7.2f}ms{ratio:>13.2f}x"
         )
     print(
-        f"\nBeside the trial of a server that hangs, no p95 is more than {worst:.2f} x idle (aim: {MOST:g} x)."
+        f"\nDuring the trial of a server that hangs, no p95 is more than {worst:.2f} x idle (aim: {MOST:g} x)."
     )
     return worst <= MOST
 

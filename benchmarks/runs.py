@@ -75,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a tenth of the runs")
+    parser.add_argument("--quick", action="store_true", help="Make a tenth of the runs.")
     parser.add_argument(
         "--out", type=Path, default=site.ROOT / "benchmarks" / "results" / "runs.json"
     )
@@ -285,7 +285,7 @@ async def _crowd(engine: Any, count: int) -> dict[str, Any]:
         "cpu_ms_per_step": round(cpu / len(steps) * 1000, 2),
     } | {k: v for k, v in _row("", steps).items() if k != "what"}
     print(
-        f"\n{count} runs at once in one worker, models that think 0.5 s: {done} done in {wall:.1f} s, "
+        f"\n{count} runs at the same time in one worker, with models that answer after 0.5 s: {done} done in {wall:.1f} s, "
         f"{found['steps_per_second']} steps/s, {found['cpu_ms_per_step']} ms of CPU for a step, "
         f"p50 {found['p50_ms']} ms, p95 {found['p95_ms']} ms"
     )
@@ -324,7 +324,7 @@ async def _waiting(engine: Any, count: int) -> dict[str, Any]:
     model_kb = max(0.0, model_kb)
     people_kb = max(0.0, people_kb)
     print(
-        f"\nMemory of a waiting run: {model_kb:.0f} KB for its model, {people_kb:.1f} KB for a person (it is a row)"
+        f"\nMemory of a waiting run: {model_kb:.0f} KB while it waits for its model, {people_kb:.1f} KB while it waits for a user"
     )
     return {"runs": count, "kb_for_model": round(model_kb, 1), "kb_for_person": round(people_kb, 1)}
 

@@ -377,27 +377,31 @@ def _chosen() -> argparse.Namespace:
     )
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument(
-        "--postgres", action="store_true", help="on a throw-away PostgreSQL instead of SQLite"
+        "--postgres",
+        action="store_true",
+        help="Use a temporary PostgreSQL server instead of SQLite.",
     )
     parser.add_argument(
         "--database",
         default="",
-        help="URL of a PostgreSQL that runs already and has this site or is empty",
+        help="URL of a running PostgreSQL database that is empty or contains this site.",
     )
     parser.add_argument(
         "--over",
         type=float,
         default=300.0,
-        help="milliseconds of CPU above which an address counts as slow",
+        help="CPU time in milliseconds above which an address counts as slow.",
     )
     parser.add_argument(
-        "--worst", type=int, default=WORST, help="how many addresses are listed at the end"
+        "--worst", type=int, default=WORST, help="Number of addresses that are listed at the end."
     )
-    parser.add_argument("--only", default="", help="addresses that contain this")
+    parser.add_argument("--only", default="", help="Measure only addresses that contain this text.")
     parser.add_argument(
-        "--plans", action="store_true", help="the plan of each slow address's slowest query"
+        "--plans",
+        action="store_true",
+        help="Show the query plan of the slowest query of each slow address.",
     )
-    parser.add_argument("--keep", default="", help="a folder for the site, which is kept")
+    parser.add_argument("--keep", default="", help="Folder for the site. The folder is kept.")
     return parser.parse_args()
 
 

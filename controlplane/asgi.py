@@ -100,7 +100,7 @@ class Shell:
             await send(
                 {
                     "type": "lifespan.startup.failed",
-                    "message": "The gateway could not start; see the log.",
+                    "message": "This web process could not start. See the log for the cause.",
                 }
             )
             return
@@ -164,7 +164,7 @@ class HeadendShell(Shell):
 
 _NOTHING = {
     "code": "NOT_FOUND",
-    "message": "No headend has this path. See Expert tools, Headends in the admin.",
+    "message": "No headend has this path. List the headends in the admin under Expert tools, Headends.",
 }
 
 

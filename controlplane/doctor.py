@@ -97,10 +97,12 @@ def _check_database() -> Iterable[DoctorFinding]:
             transaction.set_rollback(True)
     except DatabaseError as error:
         yield DoctorFinding(
-            False, f"the database cannot be written ({type(error).__name__})", _database_remedy()
+            False,
+            f"the site cannot write to the database ({type(error).__name__})",
+            _database_remedy(),
         )
     else:
-        yield DoctorFinding(True, f"the database ({connection.vendor}) can be written")
+        yield DoctorFinding(True, f"the site can write to the database ({connection.vendor})")
 
 
 def _database_remedy() -> str:
@@ -221,11 +223,14 @@ def _check_change_feed() -> Iterable[DoctorFinding]:
     except DatabaseError:
         return  # said already
     if heard:
-        yield DoctorFinding(True, "NOTIFY is delivered, so changes reach processes immediately")
+        yield DoctorFinding(
+            True,
+            "PostgreSQL delivers notifications (NOTIFY), so changes reach processes immediately",
+        )
     else:
         yield DoctorFinding(
             False,
-            "NOTIFY is not delivered, so processes ask for changes every second",
+            "PostgreSQL does not deliver notifications (NOTIFY), so processes ask for changes every second",
             sources.REMEDY,
         )
 
@@ -279,7 +284,7 @@ def _check_machines() -> Iterable[DoctorFinding]:
     sockets.identify(settings.SLIPSNISSE_KEYS.values())
     for address in addresses:
         if trouble := asyncio.run(sockets.explain_unreachable(address)):
-            remedy = "Check this process and the network, and that all machines have the same SLIPSNISSE_KEYS."
+            remedy = "Check that this process runs, that the network allows the connection, and that all machines have the same SLIPSNISSE_KEYS."
             yield DoctorFinding(
                 False, f"the process of this site at {address} cannot be reached: {trouble}", remedy
             )
@@ -315,7 +320,7 @@ def _check_work() -> Iterable[DoctorFinding]:
     except DatabaseError:
         return  # said already
     for each in found:
-        remedy = "If no worker answers, start one. Otherwise, see its log for what it waits for: a server, a model or the database."
+        remedy = "If no worker answers, start one. If a worker answers, its log shows what it waits for: a server, a model or the database."
         yield DoctorFinding(False, f"{each.count} {each.words}", remedy)
     if not found:
         yield DoctorFinding(True, "no work waits for a worker")
@@ -379,7 +384,9 @@ def _check_sandbox() -> Iterable[DoctorFinding]:
         return  # said already
     said = sandbox.find_local_protection()
     if said.level == "full":
-        yield DoctorFinding(True, "local servers can be confined completely (Landlock, seccomp)")
+        yield DoctorFinding(
+            True, "the sandbox of local servers is complete on this machine (Landlock, seccomp)"
+        )
     else:
         remedy = (
             "Use Linux 6.12 or newer with Landlock enabled (lsm=landlock,…), on x86-64 or ARM64."

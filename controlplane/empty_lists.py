@@ -49,7 +49,7 @@ LISTS: dict[str, Empty] = {
         _("Nothing is waiting"),
     ),
     "approvals:history": Empty(
-        _("All calls that waited for a decision, with the decision, who made it, and why."),
+        _("All calls that waited for a decision, with the decision, the approver and the reason."),
         _("Add a rule with the decision “ask”. Calls that match it wait under Held calls."),
         "admin:mcpregistry_policyrule_changelist",
         _("Rules"),
@@ -126,7 +126,9 @@ LISTS: dict[str, Empty] = {
         _("Find servers"),
     ),
     "mcpregistry.credential": Empty(
-        _("Secrets for servers and providers, each with a list of where it may be sent."),
+        _(
+            "Secrets for servers and providers. The scope of each secret states where it can be sent."
+        ),
         _(
             "Add a credential, then use its name in the headers or environment of a server. You can also store a secret for one server on the server's page."
         ),
@@ -136,7 +138,7 @@ LISTS: dict[str, Empty] = {
         _("Request a new server, a test, a change or a search."),
     ),
     "subagents.trialreport": Empty(
-        _("Reports on servers that were tried in the sandbox: what they did and what they needed."),
+        _("Reports of trials: what a server did in its sandbox, and which access it needed."),
         _("Choose “Start a trial” on the page of a server."),
         *_SERVERS,
     ),
@@ -213,7 +215,9 @@ LISTS: dict[str, Empty] = {
             "Each budget limits how much an agent, or all callers of an endpoint, can spend in an hour, day, "
             "week or month."
         ),
-        _("Add a budget: its soft limit warns, its hard limit stops further calls."),
+        _(
+            "Add a budget. At its soft limit, a warning is sent. At its hard limit, calls are refused."
+        ),
     ),
     "mcpregistry.budgetentry": Empty(
         _("Amounts that each call spent from a budget."),
@@ -222,7 +226,7 @@ LISTS: dict[str, Empty] = {
     ),
     "mcpregistry.energypool": Empty(
         _(
-            "Energy that the calls of agents use up. A pool refills automatically, and several agents can share it."
+            "Amounts of energy that calls use up. A pool refills automatically, and several agents can share a pool."
         ),
         _("Add a pool, then select it on the pages of your agents."),
     ),
@@ -292,7 +296,7 @@ LISTS: dict[str, Empty] = {
     "mcpregistry.auditentry": Empty(
         _("All changes and decisions, with time and user, as a signed chain."),
         _(
-            "Entries appear automatically. `manage.py audit` reads entries that were moved to an archive."
+            "Entries appear automatically. To check entries that were moved to an archive, run `manage.py audit verify --archive`."
         ),
         title=_("No entries yet"),
     ),

@@ -127,7 +127,7 @@ def fill(say: Callable[[str], None]) -> Filled | None:
     except Exception:
         log.exception("The demo could not be set up")
         say(
-            "the demo servers could not be set up; the site works without them, and the next start tries again"
+            "the demo servers could not be set up; the site works without them, and the next start of the site will set them up again"
         )
         return None
     finally:

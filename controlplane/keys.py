@@ -49,7 +49,7 @@ class Ring:
         }
         if clash := own.keys() & derived.keys():
             raise ImproperlyConfigured(
-                f"SLIPSNISSE_AUDIT_KEYS: the id {min(clash)} is used by a derived key. Choose another id."
+                f"SLIPSNISSE_AUDIT_KEYS: a derived key already has the id {min(clash)}. Choose another id for your key."
             )
         return own | derived
 

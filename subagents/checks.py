@@ -22,7 +22,7 @@ def kinds_of_work_are_known(**_: Any) -> list[CheckMessage]:
     return [
         Error(
             problem,
-            hint=f"Use {', '.join(Kind)}, or leave it unset for all types.",
+            hint=f"Use one or more of {', '.join(Kind)}, separated by commas. To allow all types, unset SLIPSNISSE_MAINTENANCE.",
             id="slipsnisse.E020",
         )
     ]

@@ -117,7 +117,7 @@ def _keep_others_out(tables: list[BackupTable]) -> None:
             cursor.execute(f"LOCK TABLE {names} IN SHARE MODE")
     except DatabaseError as error:
         raise Conflict(
-            "The database is still being written to.",
+            "Another process is still writing to the database.",
             remedy="Stop the site on all machines, then try again.",
         ) from error
 
@@ -149,7 +149,7 @@ def save(folder: Path, passphrase: str, say: Say) -> tuple[Path, int]:
     except OSError as error:
         raise ConfigInvalid(
             f"The backup cannot be written to {folder}: {error.strerror}.",
-            remedy="Free up space, or name another folder.",
+            remedy="Make space in this folder and make it writable, or name another folder.",
         ) from error
     finally:
         with suppress(OSError):

@@ -45,7 +45,7 @@ def load(stream: IO[bytes], passphrase: str, say: Say, *, accept_older_log: bool
         if lost and not accept_older_log:
             raise Conflict(
                 f"The audit log in the backup does not match the newest audit log that this machine knows. {lost}",
-                remedy="To restore it anyway, and record this in the log, run the command again with --accept-older-log.",
+                remedy="To restore the backup anyway, run the command again with --accept-older-log. The audit log then records this.",
             )
     # to this release; and with it triggers and roles
     call_command("migrate", verbosity=0, interactive=False)

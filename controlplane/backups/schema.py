@@ -83,9 +83,10 @@ def refuse_unless_empty() -> None:
             cursor.execute(f"SELECT 1 FROM {name} LIMIT 1")  # noqa: S608 -- a table of ours
             if cursor.fetchone():
                 raise Conflict(
-                    f"The database is not empty: {model._meta.db_table} has rows.",
+                    f"The database is not empty: the table {model._meta.db_table} has rows.",
                     remedy="Nothing was changed. Set DATABASE_URL to another database, or SLIPSNISSE_VAR to another folder. If a restore was "
-                    "interrupted here, all rows of its backup are there: run `manage.py migrate`, then `manage.py audit verify`.",
+                    "interrupted in this database, all rows of the backup are already restored: run `manage.py migrate`, then "
+                    "`manage.py audit verify`.",
                 )
 
 

@@ -145,7 +145,7 @@ def _check_head(document: Mapping[str, Any]) -> None:
     if version != VERSION:
         raise ConfigInvalid(
             f"The file has the version {version!r:.20}, but this release reads version {VERSION}.",
-            remedy="Import it with a newer release.",
+            remedy="Export the file again, or import it with a release that reads its version.",
         )
     for section in document.keys() - {"slipsnisse", "version"}:
         kind_of(section)
@@ -176,7 +176,7 @@ class _Taking:
         entries = {"site": said} if kind.model is Configuration else said
         if not isinstance(entries, dict):
             raise ConfigInvalid(
-                f"{kind.section} is not an object with entries by name.", remedy=CORRECT
+                f"{kind.section} is not an object that maps names to entries.", remedy=CORRECT
             )
         for name, entry in sorted(entries.items(), key=_marks):
             with _add_place(f"{kind.section}/{name}"):
@@ -371,7 +371,7 @@ class _Taking:
     def _find_related(self, model: type[Model], name: str) -> Any:
         if model is User and name not in self._all(User):
             self.report.notes.append(
-                f"{error_texts.say_not_found('user', f'{name!s:.100}')} The field is left empty."
+                f"{error_texts.say_not_found('user', f'{name!s:.100}')} The field that names this user is left empty."
             )
             return None
         return self._find_row(model, name)

@@ -103,7 +103,10 @@ def _server(taking: DocumentImport, row: Server, entry: Entry) -> Server:
 def _save_tool(taking: DocumentImport, row: Tool, entry: Entry) -> Tool:
     body = _definition(entry.get("definition"))
     if body.get("name") != row.name:
-        raise ConfigInvalid("the definition belongs to another tool.", remedy="Correct the name.")
+        raise ConfigInvalid(
+            "the name in the definition differs from the name of the tool.",
+            remedy="Correct one of the two names.",
+        )
     known = [each.data for each in (row.pinned, row.latest) if row.pk and each is not None]
     tool = (
         row
@@ -131,8 +134,8 @@ def _definition(said: Any) -> dict[str, Any]:
         body = None
     if not isinstance(body, dict):
         raise ConfigInvalid(
-            "the tool has no definition.",
-            remedy="Leave the tool out. The site reads it from its server.",
+            "the entry of the tool has no definition.",
+            remedy="Leave out the entry. The site reads the tool from its server.",
         )
     return body
 

@@ -104,7 +104,7 @@ class RestoreOut(Schema):
     changed: list[str]
     removed: list[str]
     notes: list[str] = Field(
-        description="What then waits for a confirmation, and what must be entered again."
+        description="What waits for a confirmation after the restore, and which values must be entered again."
     )
     kept: list[str] = Field(
         description="Records that were added after that time. They are not changed."

@@ -92,7 +92,7 @@ def item_of(version: Any, others: Collection[Any] = ()) -> DocumentItem:
     if live is None and kind.model is Tool:
         raise Conflict(
             "The tool does not exist any more.",
-            remedy="Restore it after its server has listed the tool again.",
+            remedy="Restore this version after the server has listed the tool again.",
         )
     name = kind.name(live if live is not None else row)
     entry, secrets = _entry(kind, name, version, row, live)
@@ -116,8 +116,8 @@ def removal_of(version: Any) -> DocumentItem:
     live = live_row(version)
     if live is None or kind.section not in DELETERS:
         raise Conflict(
-            "The record cannot be deleted.",
-            remedy="See the page of the record for what you can do.",
+            "The record cannot be deleted here: it no longer exists, or records of its kind are never deleted.",
+            remedy="Reload the page of the record to see which actions are possible.",
         )
     return DocumentItem(kind, kind.name(live), live, None)
 

@@ -111,13 +111,13 @@ def undo(*, made: Made, at: datetime, user: User, actor: str, now: datetime) -> 
     if now - at > FOR:
         raise Conflict(
             "This change can no longer be undone, because it was made more than one minute ago.",
-            remedy="Restore an earlier version instead.",
+            remedy="Restore an earlier version from the history of the record.",
         )
     versions = [past_versions.find(label, number) for label, number in made]
     if not can_be_undone(versions):
         raise Conflict(
-            "This change cannot be undone as a whole.",
-            remedy="Restore earlier versions one by one.",
+            "This change cannot be undone in one step.",
+            remedy="In the history of each changed record, restore an earlier version.",
         )
     first, last = _ends(versions)
     for version in last.values():
@@ -160,7 +160,7 @@ def _check(version: Any, user: User) -> None:
             error_texts.say_already_exists(
                 str(model._meta.verbose_name), past_versions.name_version(version)
             ),
-            remedy="See the page of the record. It was added again after the deletion.",
+            remedy="The record was added again after it was deleted. See its page.",
         )
 
 

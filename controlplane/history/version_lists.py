@@ -50,7 +50,7 @@ def of_record(kind: RecordKind, name: str) -> QuerySet[Any]:
     if key is None:
         raise NotFound(
             f'There is no record named "{show_invisible_characters(name, 100)}" in {kind.section}, and there never was one.',
-            remedy="List the versions of this kind to see the names.",
+            remedy=f"To see the names, list the versions of {kind.section} without a name.",
         )
     return rows_of(kind).filter(**{_attname(kind): key})
 
@@ -83,7 +83,7 @@ def item_of(row: Any) -> Any:
     if row.instance_type is Permit:
         raise Conflict(
             "A permit that has ended cannot be restored.",
-            remedy="Create a new permit when you approve the next call.",
+            remedy="Create a new permit when you approve the next call of this kind.",
         )
     return past_versions.item_of(row)
 

@@ -71,7 +71,7 @@ def _advise_slowest_tool(tally: UsageTally, others: UsageTally) -> Advice | None
         return None
     words = f"Its median call took {_format_milliseconds(now)}. The median of the server's other tools is {_format_milliseconds(theirs)}."
     return Advice(
-        "slower than its server's others",
+        "slower than the other tools of its server",
         words,
         "Request less data in each call, or call the tool as a task.",
     )

@@ -106,16 +106,16 @@ class EnergyPool(SignedBook):
             "Maximum number of seconds that a call waits for energy, up to 45. Default: 20."
         ),
     )
-    per_call = models.FloatField(_("cost per call"), default=0.0, validators=_AT_LEAST_0)
+    per_call = models.FloatField(_("energy per call"), default=0.0, validators=_AT_LEAST_0)
     per_second = models.FloatField(
-        _("cost per second"),
+        _("energy per second"),
         default=2.0,
         validators=_AT_LEAST_0,
         help_text=_(
             "Units for each second from when the call is sent until it ends. Waiting for an approval is free."
         ),
     )
-    per_kilobyte = models.FloatField(_("cost per KiB"), default=0.0, validators=_AT_LEAST_0)
+    per_kilobyte = models.FloatField(_("energy per KiB"), default=0.0, validators=_AT_LEAST_0)
     per_1000_input = models.FloatField(
         _("per 1,000 input tokens"),
         default=0.5,

@@ -96,7 +96,7 @@ _COLUMNS = (
         "cost",
         _("Cost"),
         _(
-            "The cost per call that operators have entered, and the cost of runs of expert tools; a dash if it is not known"
+            "The cost of calls, from the pages of the tools, and the cost of runs of expert tools; a dash if the cost is not known"
         ),
         True,
     ),
@@ -355,7 +355,7 @@ def _links(row: UsageRow, by: By, request: HttpRequest, period: UsagePeriod) -> 
 
 _EVIDENCE = {
     "grown slower": (_("Slowest calls"), "&o=-4"),
-    "slower than its server's others": (_("Slowest calls"), "&o=-4"),
+    "slower than the other tools of its server": (_("Slowest calls"), "&o=-4"),
     "large results": (_("Largest results"), "&o=-5"),
 }  # by kind of advice: the order is that of a column of the list of calls
 

@@ -42,7 +42,11 @@ class ChoosePage:
         }
         if entry_id not in entries or proposal.state != ProposalState.WAITING:
             self.admin.message_user(
-                request, gettext("This entry can no longer be chosen here."), messages.ERROR
+                request,
+                gettext(
+                    "This entry can no longer be chosen: the proposal was already decided, or does not contain the entry."
+                ),
+                messages.ERROR,
             )
             return HttpResponseRedirect(page_of(proposal))
         if not request.user.has_perm("subagents.decide_proposal"):
@@ -59,7 +63,7 @@ class ChoosePage:
             proposal_id=proposal.pk, user=user, actor=actor(request), choice=choice
         )
         return done, gettext(
-            "Your choice was applied: the server is now a draft, or its package was requested and waits for approval."
+            "The proposal is applied. If the entry has a package, the package waits for approval. Otherwise, the server is now a draft."
         )
 
 

@@ -25,7 +25,9 @@ class DestinationPage(ConfirmPage[Provider]):
 
     def confirm(self, record: Provider, *, shown: str, actor: str, user: object) -> str:
         providers.confirm_destination(provider=record, actor=actor, shown=shown, user=user)
-        return gettext("{provider} is confirmed. Test it next.").format(provider=record.slug)
+        return gettext("The provider {provider} is confirmed. Next, press “Test provider”.").format(
+            provider=record.slug
+        )
 
     def facts(self, record: Provider) -> dict[str, Any]:
         return {

@@ -58,7 +58,7 @@ class ExpertForm(RecordForm[ExpertTool]):
         choices=[(kind.value, kind.value.replace("_", " ")) for kind in MODELLED],
         help_text=_(
             "Kinds of maintenance requests that this expert tool handles. Its model uses the operations of "
-            "the background sub-agent and can only propose changes. The tool must take one text argument, and"
+            "the background sub-agent and can only propose changes. The expert tool must have one text argument, and"
             " each kind can be assigned to only one expert tool."
         ),
     )

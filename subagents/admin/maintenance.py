@@ -119,7 +119,7 @@ class MaintenanceRequestForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 def _cancel(request: HttpRequest, row: MaintenanceRequest) -> str:
-    queue.cancel(request_id=row.pk, actor=actor(request), reason="by hand")
+    queue.cancel(request_id=row.pk, actor=actor(request), reason="requested by a user")
     return gettext("The request stops within a second, with everything that it has started.")
 
 

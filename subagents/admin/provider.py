@@ -106,7 +106,7 @@ class ProviderForm(RecordForm[Provider]):
 _HAS_KEY = _(
     "A key is stored. It is encrypted and never shown. Leave this field empty to keep the stored key."
     " If you change where the key is sent (kind, address, headers, networks, options), enter the key "
-    "again. Otherwise the provider becomes a draft until a user confirms it."
+    "again. If you do not enter the key, the provider becomes a draft until a user confirms it."
 )
 _NO_KEY = _(
     "No key is stored. A key is stored encrypted and never shown. ${NAME} inserts a variable that the"
@@ -167,7 +167,7 @@ class ProviderAdmin(LiveAdmin):
             _("Test provider"),
             "subagents.change_provider",
             "network_check",
-            _("Ask the first model of the provider for one word. This costs next to nothing."),
+            _("Ask the first model of the provider for one word. This costs very little."),
             _test,
             applies=lambda provider: not _is_draft(provider),
         ),
@@ -299,7 +299,7 @@ class LanguageModelAdmin(RecordAdmin):
                 ),
                 "description": _(
                     "The command manage.py modelprices fills in missing context windows and prices of "
-                    "models that it knows. A money budget refuses a model without prices. Prices that you change "
+                    "models that it knows. Budgets in US dollars refuse a model without prices. Prices that you change "
                     "get today's date."
                 ),
             },

@@ -221,7 +221,7 @@ _FIGURES: tuple[tuple[str, str | Promise, Callable[[Any], str]], ...] = (
     ),
     (
         "list_ms",
-        _("Time to list its tools"),
+        _("Time to list the tools"),
         lambda value: milliseconds(value) if value else gettext("not observed"),
     ),
     ("tools", _("Tools"), _plain),
@@ -241,6 +241,6 @@ _FIGURES: tuple[tuple[str, str | Promise, Callable[[Any], str]], ...] = (
     ),
     ("processes", _("Peak number of processes"), _plain),
     ("network_needed", _("Needs the network"), _network),
-    ("written", _("Files written in its own folder"), _names),
-    ("elsewhere", _("Allowed paths that it used"), _names),
+    ("written", _("Files that the server wrote in its own folder"), _names),
+    ("elsewhere", _("Allowed paths that the server used"), _names),
 )

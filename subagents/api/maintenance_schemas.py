@@ -166,7 +166,7 @@ class RequestOut(Schema):
     error: str | None
     agent: str
     supervisor: str = Field(
-        description="Hosted agent that supervises the request. While its cycles are paused, the request is paused. Empty if none."
+        description="Hosted agent that supervises the request. While this agent does not run, the request is paused. Empty if no agent supervises it."
     )
     requestedBy: str
     timestamp: datetime
@@ -219,7 +219,7 @@ class ProposalOut(Schema):
     server: str
     fields: dict[str, Any]
     install: int | None = Field(
-        description="Number of the package that was requested for it, from which a server can be created."
+        description="Number of the package that was requested for this proposal. A server can be created from the package."
     )
     reason: str
     state: ProposalState

@@ -216,7 +216,8 @@ def _find_model(label: str) -> LanguageModel:
     model = LanguageModel.objects.filter(provider__slug=provider, name=name).first()
     if model is None:
         raise NotFound(
-            error_texts.say_not_found("model", label), remedy="Use the form provider/name."
+            error_texts.say_not_found("model", label),
+            remedy="Use the form provider/name. The admin lists all models under Expert tools, Models.",
         )
     return model
 

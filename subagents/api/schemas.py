@@ -28,7 +28,7 @@ class ExpertOut(Schema):
     input_schema: dict[str, Any]
     models: list[str] = Field(description="Models in the order in which they are used.")
     agent: str = Field(
-        description="The agent of its runs. The grants of this agent are the whitelist."
+        description="The agent of its runs. Its model can use the tools that are granted to this agent."
     )
     users: list[str]
     endpoints: list[str]
@@ -60,7 +60,7 @@ class RunOut(Schema):
     reasoning_tokens: int = Field(description="Output tokens that were used for reasoning.")
     cost: float | None = Field(description="Cost in US dollars. Null if a model has no prices.")
     cache_saved: float | None = Field(
-        description="US dollars that the cache saved, less the cost of writing to it."
+        description="US dollars that the cache saved, minus the cost of writing to the cache."
     )
     savings: dict[str, Any]
     created_at: datetime
@@ -140,7 +140,7 @@ class Sums(Schema):
     cost: float | None = Field(description="Cost in US dollars. Null if nothing is known.")
     tokens: int | None
     saved: float | None = Field(
-        description="Tokens that were kept out of the context of callers. Negative if more were used."
+        description="Tokens of tool calls and results, minus the tokens of the answers. Callers did not have to read these tokens. Negative if the answers had more tokens."
     )
     definitions: float | None = Field(
         description="Average number of definition tokens that each turn of a caller saves."
@@ -150,7 +150,7 @@ class Sums(Schema):
         "callers. Null if no such model is set."
     )
     reread: float | None = Field(
-        description="Tokens that all turns have read, for each token that there was to read."
+        description="Tokens that the models read over all turns, divided by the tokens of the tool calls and results."
     )
 
 

@@ -50,5 +50,5 @@ def describe_unconfirmed(slug: str) -> OptionProblem:
     """Why nothing is sent to a provider whose destination nobody has confirmed."""
     return OptionProblem(
         f'The provider "{slug}" is a draft: the destination of its key and its requests is not confirmed.',
-        "Enter its key again, or ask a user with the permission to confirm launches to confirm it on its page.",
+        "Enter the key of the provider again. Or ask a user with the permission to confirm launches to press “Confirm provider” on the page of the provider.",
     )

@@ -99,7 +99,7 @@ def _why(targets: Sequence[TargetSpec], failed: Sequence[Failed], left: float) -
 def _fate(target: TargetSpec, failed: Sequence[Failed], left: float) -> str:
     own = [f for f in failed if f.model_id == target.model_id]
     if not own:
-        return "not used."
+        return "no request was sent."
     last = own[-1]
     times = f" ({len(own)} times)" if len(own) > 1 else ""
     said = f" ({last.message[:_LONGEST_WORDS]})" if last.message else ""

@@ -206,11 +206,11 @@ def not_allowed(kind: str, given: Options) -> OptionProblem | None:
     ``normalize_names``."""
     known = _KNOWN.get(kind, set())
     unknown = sorted(set(given) - known)
-    allowed = f"Allowed: {_list(known)}."
+    allowed = f"Allowed options: {_list(known)}."
     if "max_tokens" in given:
         return OptionProblem(
-            "The length of an answer is not an option.",
-            "Enter it as the output limit of the model (max output).",
+            "The length of an answer (max_tokens) is not an option.",
+            "Remove max_tokens from the options, and enter it in the field Max output of the model.",
         )
     if ours := sorted(_OURS & set(given)):
         return OptionProblem(
@@ -246,7 +246,8 @@ def _claudes(model: str, given: Options, max_output: int, tool_choice: str) -> O
     effort = given.get("reasoning_effort")
     if effort is not None and effort != "none" and effort not in _EFFORTS:
         return OptionProblem(
-            f"{effort!r:.60} is not a valid reasoning effort.", f"Use none, {', '.join(_EFFORTS)}."
+            f"{effort!r:.60} is not a valid reasoning effort.",
+            f"Use one of none, {', '.join(_EFFORTS)}.",
         )
     if not takes_temperature(model) and (fixed := {"temperature", "top_p", "top_k"} & set(given)):
         return OptionProblem(
@@ -272,7 +273,7 @@ def _beside_thinking(given: Options, max_output: int, tool_choice: str) -> Optio
     if tool_choice == "required":
         return OptionProblem(
             "With thinking, the model cannot be forced to call a tool.",
-            "Set the tool choice to auto.",
+            "In the field Tool choice of the model (or, if it is empty, of the provider), choose “The model chooses”.",
         )
     return None
 
@@ -283,17 +284,18 @@ def _wrong_thinking(model: str, thinking: Any, max_output: int) -> OptionProblem
     kind = thinking.get("type") if isinstance(thinking, dict) else None
     if kind not in ("enabled", "adaptive", "disabled"):
         return OptionProblem(
-            "The option thinking is not an object with a valid type.",
+            "The option thinking must be an object with the type enabled, adaptive or disabled.",
             'Use, for example, {"type": "enabled", "budget_tokens": 2048}.',
         )
     if kind == "adaptive" and (0, 0) < _version(model) < (4, 6):
         return OptionProblem(
             "This model cannot choose the length of its thinking itself.",
-            "Set a budget with budget_tokens.",
+            'Set the length in the option thinking: {"type": "enabled", "budget_tokens": 2048}.',
         )
     if kind == "enabled" and not takes_temperature(model):
         return OptionProblem(
-            "This model chooses the length of its thinking itself.", 'Use {"type": "adaptive"}.'
+            "This model chooses the length of its thinking itself.",
+            'Set the option thinking to {"type": "adaptive"}.',
         )
     return _wrong_budget(thinking.get("budget_tokens"), max_output) if kind == "enabled" else None
 
@@ -301,12 +303,13 @@ def _wrong_thinking(model: str, thinking: Any, max_output: int) -> OptionProblem
 def _wrong_budget(budget: Any, max_output: int) -> OptionProblem | None:
     if not isinstance(budget, int) or budget < LEAST_BUDGET:
         return OptionProblem(
-            f"budget_tokens of thinking must be at least {LEAST_BUDGET:,}.", "Raise budget_tokens."
+            f"budget_tokens in the option thinking must be at least {LEAST_BUDGET:,} (got {budget!r:.40}).",
+            "Raise budget_tokens.",
         )
     if budget + _ROOM > max_output:
         return OptionProblem(
             f"A thinking budget of {budget:,} tokens leaves no room for an answer in the output limit of {max_output:,} tokens.",
-            f"Raise the output limit of the model to {budget + _ROOM:,} tokens or more, or lower the budget.",
+            f"Raise the output limit of the model to {budget + _ROOM:,} tokens or more, or lower budget_tokens.",
         )
     return None
 

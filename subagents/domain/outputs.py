@@ -138,7 +138,9 @@ def find_lines(text: str, word: str, *, around: int = 2, limit: int = PAGE) -> s
     shown = "\n".join(f"{i + 1}: {every[i]}" for i in near)
     head = f"{number_of(len(hits), 'line contains', 'lines contain')} {word!r}.\n"
     return head + (
-        shown if len(shown) <= limit else shown[:limit] + "\n… (more: narrow the search)"
+        shown
+        if len(shown) <= limit
+        else shown[:limit] + "\n… (There are more lines. Search for a longer text.)"
     )
 
 

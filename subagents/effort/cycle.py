@@ -38,7 +38,6 @@ from subagents.services.experts import text_parameter
 AGENTS = Leases(EffortAgent)
 SUB_AGENT = "sub-agent"  # the author of what it tells, in a conversation
 AT_ONCE = 3  # answers of one agent that are made beside each other
-_FOR_ENERGY = "for energy"  # ends the log line of a cycle without enough energy
 _SAID = 40  # messages that an answer sees
 _LONGEST = 60_000  # characters of them
 
@@ -95,7 +94,10 @@ def turn(lease: Lease) -> float | None:
         pool = _find_pool(agent)
         level = _level(pool)
         cycle = Cycle(agent, level, pool.critical if pool else 0.0)
-        did += [*_tell(cycle), *_begin(cycle)]
+        did += _tell(cycle)
+        waiting = _list_waiting(cycle)
+        lacks_energy = bool(waiting) and not cycle.may_work
+        did += _report_lack(agent, waiting) if lacks_energy else _begin(agent, waiting)
         if did or polled:
             CycleLog.objects.create(
                 agent=agent,
@@ -105,6 +107,7 @@ def turn(lease: Lease) -> float | None:
                 polled=polled,
                 took_ms=(time.monotonic() - began) * 1000,
                 decision="; ".join(did)[:500],
+                lacks_energy=lacks_energy,
             )
         return agent.cycle_seconds
 
@@ -173,7 +176,7 @@ def _send_answer(exchange: Exchange) -> str:
     assert run is not None  # one that could not be started was told at once
     Exchange.objects.filter(pk=exchange.pk).update(told_at=read_database_now())
     if not Conversation.objects.filter(pk=conversation.pk).open().exists():
-        return f"{conversation.pk}: ended in the meantime"
+        return f"{conversation.pk}: the conversation has ended, so the answer was not sent"
     said = (
         run.answer
         if run.state == RunState.DONE
@@ -189,9 +192,9 @@ def _send_answer(exchange: Exchange) -> str:
     return f"{conversation.pk}: answered"
 
 
-def _begin(cycle: Cycle) -> list[str]:
-    """Have answers made to what nobody has answered, the oldest first."""
-    going = Exchange.objects.filter(
+def _list_waiting(cycle: Cycle) -> list[Conversation]:
+    """Conversations whose answers can be started now, the oldest first."""
+    started = Exchange.objects.filter(
         told_at=None, conversation__agent=cycle.agent.expert.agent
     ).count()
     unanswered = _find_unanswered(cycle.agent)
@@ -199,20 +202,22 @@ def _begin(cycle: Cycle) -> list[str]:
     if selected is not None:
         _tell_others(unanswered.exclude(pk=selected.pk), selected)
         unanswered = unanswered.filter(pk=selected.pk)
-    waiting = list(unanswered[: max(0, AT_ONCE - going)])
-    if waiting and not cycle.may_work:
-        words = (
-            f"{number_of(len(waiting), 'conversation waits', 'conversations wait')} {_FOR_ENERGY}"
-        )
-        return [] if _has_said_before(cycle.agent) else [words]
-    if waiting and cycle.agent.awaits_level is not None:
-        EffortAgent.objects.filter(pk=cycle.agent.pk).update(awaits_level=None)
-    return [_begin_answer(cycle.agent, conversation) for conversation in waiting]
+    return list(unanswered[: max(0, AT_ONCE - started)])
 
 
-def _has_said_before(agent: EffortAgent) -> bool:
+def _begin(agent: EffortAgent, waiting: list[Conversation]) -> list[str]:
+    """Start an answer for each conversation."""
+    if waiting and agent.awaits_level is not None:
+        EffortAgent.objects.filter(pk=agent.pk).update(awaits_level=None)
+    return [_begin_answer(agent, conversation) for conversation in waiting]
+
+
+def _report_lack(agent: EffortAgent, waiting: list[Conversation]) -> list[str]:
+    """Say that there is not enough energy, unless the newest decision already said it."""
     last = CycleLog.objects.filter(agent=agent).exclude(decision="").first()
-    return last is not None and _FOR_ENERGY in last.decision
+    if last is not None and last.lacks_energy:
+        return []
+    return [f"{number_of(len(waiting), 'conversation waits', 'conversations wait')} for energy"]
 
 
 def _find_unanswered(agent: EffortAgent) -> QuerySet[Any]:
@@ -246,7 +251,7 @@ def _tell_others(unanswered: QuerySet[Any], selected: Conversation) -> None:
     last = Message.objects.filter(conversation=OuterRef("pk")).order_by("-id").values("kind")[:1]
     waiting = unanswered.annotate(last=Subquery(last)).filter(last=MessageKind.IN)
     for conversation in waiting[:AT_ONCE]:
-        text = f"I answer only the conversation '{selected}' for now. I will answer here when it has ended."
+        text = f'For now, I answer only in the conversation "{selected}". I will answer here when that conversation has ended.'
         messages.add_message(
             conversation=conversation,
             kind=MessageKind.OUT,
@@ -269,7 +274,7 @@ def _begin_answer(agent: EffortAgent, conversation: Any) -> str:
             Exchange.objects.create(conversation=conversation, run=run, read_to=conversation.newest)
     except SlipsnisseError as error:
         return _say_refusal(conversation, error)
-    return f"{conversation.pk}: asking its model"
+    return f"{conversation.pk}: started an answer"
 
 
 def _say_refusal(conversation: Any, error: SlipsnisseError) -> str:

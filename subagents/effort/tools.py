@@ -163,8 +163,8 @@ def _list_awaiting(agent: str, level: float) -> str:
         held = (
             "You do not have an energy pool."
             if pool is None
-            else f"Your pool holds at most {pool.capacity:g} units."
+            else f"Your energy pool holds at most {pool.capacity:g} units, so its level cannot reach {level:g}."
         )
-        raise ArgumentsInvalid(held, remedy="Continue without waiting, or wait for a lower level.")
+        raise ArgumentsInvalid(held, remedy="Continue without waiting, or use a lower level.")
     EffortAgent.objects.filter(pk=loop.pk).update(awaits_level=level)
-    return f"Answers are paused until the pool has reached {level:g} units."
+    return f"Answers are paused until your energy pool has reached {level:g} units."

@@ -67,7 +67,8 @@ def _read_message(message: object, place: str) -> ChatMessage:
     role = {"developer": "system"}.get(str(message.get("role")), str(message.get("role")))
     if role not in ("system", "user", "assistant", "tool", "function"):
         raise invalid_request(
-            f"{place} has the unknown role {str(message.get('role'))[:40]!r}.", place
+            f"{place} has the unknown role {str(message.get('role'))[:40]!r}. Use system, user or assistant.",
+            place,
         )
     return ChatMessage(role, read_text(message.get("content"), place))
 
@@ -104,7 +105,9 @@ def build_arguments(chat: Sequence[ChatMessage], input_schema: Mapping[str, Any]
         at for at, message in enumerate(chat) if message.role == "user" and message.text.strip()
     ]
     if not places:
-        raise invalid_request("messages must have a message of the user with text.", "messages")
+        raise invalid_request(
+            "messages must contain a message with the role user and with text.", "messages"
+        )
     if sum(len(message.text) for message in chat) > LONGEST:
         raise HeadendError(
             413,

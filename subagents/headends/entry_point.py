@@ -52,8 +52,10 @@ _KINDS: Mapping[str, Any] = {
     HeadendKind.ANTHROPIC: anthropic.error_body,
     HeadendKind.REST: rest.error_body,
 }
-_FOREIGN = "Requests from this web page are not allowed. Add its origin to SLIPSNISSE_ORIGINS."
-_CRASHED = "Internal error; see the log for details. A run may have started: check the list of runs before you try again."
+_FOREIGN = (
+    "Requests from this web page are not allowed. Add the origin of the page to SLIPSNISSE_ORIGINS."
+)
+_CRASHED = "Internal error. See the log of the site for details. A run may have started: check the list under Expert tools, Runs before you try again."
 Operation = Callable[["RoutedRequest"], Awaitable[None]]
 
 
@@ -122,11 +124,11 @@ class RoutedRequest:
                 400,
                 "background_prompt",
                 "This headend refuses requests for titles, tags and follow-up questions, because each of them would "
-                "start a run. Choose another model for these tasks in the client, or enable background prompts at the headend.",
+                "start a run. Choose another model for these tasks in the client, or enable Background prompts on the page of the headend.",
             )
         if answer_format.format and not takes_formats(expert.input_schema):
             raise invalid_request(
-                "A JSON schema cannot be required from this expert tool, because it has an argument named format or schema."
+                "A JSON schema cannot be required from this expert tool, because it has an argument named format or schema. Send the request without a response format."
             )
         arguments = build_arguments(chat, expert.input_schema)
         stream = body.get("stream") is True

@@ -68,9 +68,13 @@ class HttpExchange:
         except RepeatedKeyError as error:
             raise HeadendError(400, "invalid_request", f"{error} {error.remedy}") from None
         except (ValueError, RecursionError):
-            raise HeadendError(400, "invalid_request", "The body is not JSON.") from None
+            raise HeadendError(
+                400, "invalid_request", "The body of the request is not valid JSON."
+            ) from None
         if not isinstance(found, dict):
-            raise HeadendError(400, "invalid_request", "The body must be a JSON object.")
+            raise HeadendError(
+                400, "invalid_request", "The body of the request must be a JSON object."
+            )
         return found
 
     async def watch(self) -> None:

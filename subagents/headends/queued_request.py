@@ -171,14 +171,16 @@ class QueuedRequest:
             raise from_error(error) from None
         except ValueError:
             raise HeadendError(
-                400, "invalid_request", "The request contains a value that JSON does not support."
+                400,
+                "invalid_request",
+                "The request contains a value that JSON does not support (NaN or infinity).",
             ) from None
         except Error:
             log.exception("headend.database_failed", headend=self._headend.slug)
             raise HeadendError(
                 503,
                 "UNAVAILABLE",
-                "The database is unavailable; nothing was started. Try again in a moment.",
+                "The database is unavailable. No run was started. Try again in a moment.",
             ) from None
 
     async def answer(self, left: asyncio.Event) -> RunReply:
@@ -203,7 +205,7 @@ class QueuedRequest:
             raise HeadendError(
                 503,
                 "UNAVAILABLE",
-                "The database is unavailable. It is not known whether a run has started.",
+                "The database is unavailable. It is not known whether a run has started: check the list under Expert tools, Runs.",
                 started=self._begun,
             ) from None
         finally:
@@ -252,7 +254,11 @@ class QueuedRequest:
         """Raise HeadendError (401) if the access of the client has ended in the meantime."""
         if not self._access_ended.is_set() and self._shared.access.has_access(self):
             return
-        state = "The run is kept in the record." if self._begun else "No run was started."
+        state = (
+            "The run is still listed under Expert tools, Runs."
+            if self._begun
+            else "No run was started."
+        )
         raise HeadendError(
             401,
             "UNAUTHENTICATED",

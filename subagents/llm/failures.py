@@ -14,12 +14,10 @@ from subagents.llm.model_values import ModelTarget
 
 _LONGEST_MESSAGE = 500
 _OWN_WORDS = {
-    ErrorKind.NETWORK: "The provider cannot be reached, or the connection was lost. Check its address, and that it is running.",
+    ErrorKind.NETWORK: "The provider cannot be reached, or the connection was lost. Check the base URL of the provider, and that the provider is running.",
     ErrorKind.TIMEOUT: "The provider did not answer in time.",
 }
-_NO_MESSAGE = (
-    "The answer of the provider is not a message of a model. Check its base URL and its kind."
-)
+_NO_MESSAGE = "The answer of the provider is not a message of a model. Check the base URL and the kind of the provider."
 _LABEL = re.compile(r"^(?:litellm\.)?(?:\w+Error:|\w*Exception(?: \w+)? -|Timeout:) ?")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)|File \"[^\"\n]+\", line \d+")
 _OWN_FILE = re.compile(r"(?:/[^\s\"':]+)?/site-packages/[^\s\"':,)]+")

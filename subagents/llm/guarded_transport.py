@@ -33,7 +33,7 @@ _WORDS: tuple[tuple[type[DownstreamError], ErrorKind, str], ...] = (
         OutboundRefused,
         ErrorKind.REFUSED,
         "Nothing was sent, because the address of the provider is private, reserved, or not an http or https address. If you "
-        "trust this address, add its network to the allowed networks of the provider, then confirm the provider again.",
+        "trust this address, add its network to the field Allowed networks of the provider, then confirm the provider again.",
     ),
     (
         WebPageError,
@@ -54,7 +54,7 @@ _WORDS: tuple[tuple[type[DownstreamError], ErrorKind, str], ...] = (
     (
         DownstreamError,
         ErrorKind.NETWORK,
-        "The provider cannot be reached, or the connection was lost. Check its address, and that it is running.",
+        "The provider cannot be reached, or the connection was lost. Check the base URL of the provider, and that the provider is running.",
     ),
 )
 

@@ -77,8 +77,8 @@ LISTINGS: Mapping[Kind, tuple[dict[str, Any], ...]] = {
     Kind.TRY: (
         listing(
             "start_trial",
-            "Starts the server in its sandbox, reads its lists, and calls tools that only read. Each start is done "
-            "once. A start with network access requires an earlier start without it, and is done only if it makes a difference.",
+            "Starts the server in its sandbox, reads its lists, and calls tools that only read. Each kind of start is done "
+            "once. A start with network access is done only after a start without it, and only if network access can make a difference.",
             ("protocol",),
             protocol={"type": "string", "enum": ["legacy", "modern"]},
             network={"type": "boolean", "default": False},
@@ -239,7 +239,7 @@ def _check_offered(request: MaintenanceRequest, name: str) -> None:
     if name not in {listed["name"] for listed in LISTINGS[Kind(request.kind)]}:
         raise Conflict(
             f"{name} cannot be used for a request of type {request.kind}.",
-            remedy="Use another tool, or finish the request.",
+            remedy="Use another tool, or call finish_request.",
         )
 
 
@@ -252,14 +252,16 @@ def _claim_step(run: str, name: str) -> MaintenanceRequest:
     if step is None:
         raise Conflict(
             f"This tool cannot be used for a request of type {request.kind}.",
-            remedy="Use another tool, or finish the request.",
+            remedy="Use another tool, or call finish_request.",
         )
     if name in request.notes.get("done", ()):
-        raise Conflict("This step was done already.", remedy="Continue with its results.")
+        raise Conflict(
+            "This step is already done.", remedy="Continue with the results of the step."
+        )
     if name == "open" and not request.notes["starts"]:
         raise Conflict(
-            "The server must first be started once without network access.",
-            remedy="Start it without network access. Then start it with network access.",
+            "The server was not started without network access yet.",
+            remedy="Call start_trial without network access first.",
         )
     MaintenanceRequest.objects.filter(pk=request.pk).update(message=step.says)
     queue.tell(
@@ -365,8 +367,8 @@ def _choose_entries(model: dict[str, Any], entries: list[dict[str, str]]) -> int
     wanted = [[each["registry"], each["name"]] for each in entries]
     if unknown := [name for registry, name in wanted if [registry, name] not in model["seen"]]:
         raise ArgumentsInvalid(
-            f"No search has found {clean_text(', '.join(unknown), 200)}.",
-            remedy="Choose from the results of a search.",
+            f"No search of this run has found these entries: {clean_text(', '.join(unknown), 200)}.",
+            remedy="Choose entries from the results of search_servers.",
         )
     model["chosen"] = wanted
     return len(wanted)

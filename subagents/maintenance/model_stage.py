@@ -47,7 +47,7 @@ def _keep_nothing(request: MaintenanceRequest, _: Any) -> None:
 
 STEP = PlanStep("model", "A model is working on the request.", 0, _keep_nothing)
 # nothing is done of the plan meanwhile
-LEAVING = PlanStep("leaving", "A model's run lets go of the server.", 0, _keep_nothing)
+LEAVING = PlanStep("leaving", "The run of the model stops using the server.", 0, _keep_nothing)
 
 
 def is_due(request: MaintenanceRequest) -> bool:

@@ -78,5 +78,5 @@ def _reason(found: Newer) -> str:
     said = f'The registry "{found.entry.source.slug}" lists version {found.entry.version} of {found.entry.name}'
     said += f"; the server starts the image of {found.before.version}."
     if found.added:
-        said += f" The newer version requires more values: {', '.join(found.added)}. Enter them after you have applied this."
+        said += f" The newer version requires more values: {', '.join(found.added)}. Enter them after you have applied this proposal."
     return said

@@ -60,9 +60,7 @@ FIELDS = (
     "shared_by",
     "check_interval",
 )
-_NO_REGISTRIES = (
-    "; the registries were not searched, because “automatic registry search” is disabled"
-)
+_NO_REGISTRIES = "; the registries were not searched, because “automatic registry search” is disabled in the configuration of the site"
 MOST_FOUND = 50
 MOST_PROPOSED = 5  # entries of registries for one new server
 # Errors of a server that was there, before it had introduced itself.
@@ -203,7 +201,7 @@ def _search(request: MaintenanceRequest, _: Any) -> None:
     limit = min(int(request.params.get("limit") or 10), MOST_FOUND)
     found = search_for_request(request, query, limit)
     found["registry_entries"] = _put_chosen_first(request, found["registry_entries"])
-    registries = ", and its copies of registries" if _may_search(request) else _NO_REGISTRIES
+    registries = " and its copies of registries" if _may_search(request) else _NO_REGISTRIES
     request.result = found | {"searched": f"the servers of this site{registries}"}
 
 
@@ -277,7 +275,7 @@ def _propose_change(request: MaintenanceRequest, _: Any) -> None:
     }
     if len(same) == len(fields):
         raise Conflict(
-            "The server has these values already.", remedy="Nothing needs to be changed."
+            "The server already has these values.", remedy="Nothing needs to be changed."
         )
     _propose(
         request,

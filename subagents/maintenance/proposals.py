@@ -60,7 +60,7 @@ def apply(
     for right in (_RIGHTS[Kind(proposal.request.kind)], *whitelist.list_needed_rights(proposal)):
         if not user.has_perm(right):
             raise Denied(
-                f"This proposal also requires the permission {right}.",
+                f'You cannot apply this proposal without the permission "{right}".',
                 remedy="Ask a user with this permission to apply it.",
             )
     match Kind(proposal.request.kind):
@@ -131,8 +131,8 @@ def _check_choice(proposal: Proposal, choice: ChosenEntry | None) -> None:
         proposal.request.result
     ):
         raise Conflict(
-            "The proposal does not contain this entry, or its registry no longer lists it.",
-            remedy="Choose an entry of the proposal, or decline the proposal and add the entry yourself.",
+            "The proposal does not contain this registry entry, or the registry no longer lists the entry.",
+            remedy="Choose another entry of the proposal, or decline the proposal and add the server yourself.",
         )
 
 

@@ -111,7 +111,7 @@ def find_visible_server(slug: str, agent: Agent | None) -> Server:
     if found is None or (agent is not None and found.pk not in servers_of(agent)):
         raise NotFound(
             error_texts.say_not_found("server", clean_text(slug, 63)),
-            remedy="List the servers or the available tools first.",
+            remedy="To find the name, list the servers, or list the tools that you can call.",
         )
     return found
 
@@ -135,7 +135,7 @@ def _refuse_too_many(agent: Agent) -> None:
     if MaintenanceRequest.objects.open().filter(agent=agent.slug).count() >= MOST_OPEN:
         raise QueueFullError(
             f"The agent has {MOST_OPEN} open requests, which is the maximum.",
-            remedy="Wait until one has ended, or cancel requests that are no longer needed.",
+            remedy="Wait until one of them has ended, or cancel requests that are no longer needed.",
         )
 
 

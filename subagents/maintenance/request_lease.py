@@ -96,7 +96,7 @@ def _seat_is_free(request_id: str, slug: str, now: datetime) -> bool:
         if supervision.explain_pause(
             held
         ):  # nobody goes on with it, so nobody else would stop its run
-            queue.cut_run(held, "its request is on hold")
+            queue.cut_run(held, "its request is paused")
         return False
     return bool(
         MaintenanceRequest.objects.filter(pk=held.pk, fence=held.fence).update(working_on=None)

@@ -63,12 +63,12 @@ def explain_pause(request: MaintenanceRequest) -> str:
         .filter(expert__agent__slug=request.supervisor)
         .exists()
     ):
-        return f'The request waits for its supervisor: the cycles of "{request.supervisor}" are paused.'
+        return f'The request is paused, because its supervisor, the hosted agent "{request.supervisor}", does not run. See Expert tools, Hosted agents.'
     if (
         request.agent
         and agents.filter(_build_stopped_filter(now), expert__agent__slug=request.agent).exists()
     ):
-        return "The request waits for the agent that made it: the cycles of the agent are paused."
+        return "The request is paused, because the hosted agent that made it does not run. See Expert tools, Hosted agents."
     return ""
 
 
@@ -83,7 +83,9 @@ def _explain_no_work(now: datetime) -> str:
         return OFF
     out = _slugs(EffortAgent.objects.filter(_build_stopped_filter(now), supervises=True)).first()
     return (
-        f'The sub-agent waits for its supervisor: the cycles of "{out}" are paused.' if out else ""
+        f'The sub-agent is paused, because its supervisor, the hosted agent "{out}", does not run. See Expert tools, Hosted agents.'
+        if out
+        else ""
     )
 
 

@@ -297,7 +297,7 @@ async def call_once(
         target, protocol=era, connect="eager", sandbox=replace(target.sandbox, network=False)
     )
     found = await try_start(target, _calling(engine, request, choose))
-    why = found.start["error"] or "its definition has changed in this start"
+    why = found.start["error"] or "its definition was different in this start"
     return found.called.get(name) or Called(outcome="failed", why=why)
 
 
@@ -425,8 +425,8 @@ def _list_unobserved(
         found.append("Memory, processes and files: the server does not run on this machine.")
     else:
         found.append(
-            "What the server tried to open outside of its own folder: the kernel denies it without a report. Findings contain what "
-            "the log of the server shows."
+            "What the server tried to open outside of its own folder: the kernel refuses this without a report. The findings "
+            "contain only what the server wrote to its log."
         )
         if judging.find_largest_figure(starts, "memory_kb") is None:
             found.append(
@@ -436,7 +436,7 @@ def _list_unobserved(
             found.append("Files that the server wrote: there are too many in its own folder.")
         if network_needed is None:
             found.append(
-                "Whether the server needs network access: not all tools could be called, so this setting is not changed."
+                "Whether the server needs network access: not all tools could be called, so the proposal does not change this setting."
             )
     if more := len(tools) - MOST_ROWS:
         found += [f"More tools: {more}. Only the first {MOST_ROWS} are listed."] * (more > 0)
@@ -482,7 +482,7 @@ def _reason(row: TrialReport) -> str:
     if row.verdict == TrialReport.Verdict.REFUSE:
         return (
             "The server did not start in its sandbox, because the sandbox does not let it read the paths in its command. "
-            "Apply this, then start a new trial."
+            "Apply this proposal, then start a new trial."
         )
     return f"Verdict of the trial: {row.get_verdict_display()}."
 

@@ -32,7 +32,7 @@ class EffortAgent(Leased, TrackedModel):
         on_delete=models.CASCADE,
         related_name="effort_agent",
         help_text=_(
-            "The expert tool that answers: its models, prompt, limits and whitelist apply. "
+            "The expert tool that answers: its models, prompt, limits and tools are used. "
             "It must take one text argument, which receives the messages."
         ),
     )
@@ -143,6 +143,11 @@ class CycleLog(models.Model):
     )
     took_ms = models.FloatField(null=True, blank=True)
     decision = models.CharField(max_length=500, blank=True)
+    lacks_energy = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text=_("Whether conversations wait because the energy pool has too little energy."),
+    )
 
     class Meta:
         ordering = ["-id"]

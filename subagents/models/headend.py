@@ -65,8 +65,8 @@ class Headend(TrackedModel):
         default=10,
         validators=[MinValueValidator(1), MaxValueValidator(1_000)],
         help_text=_(
-            "Maximum number of runs at the same time, in all processes together. Default: 10. Further requests wait; "
-            "agents take turns."
+            "Maximum number of runs at the same time, in all processes together. Default: 10. Further requests wait. "
+            "Waiting agents are served in turn."
         ),
     )
     longest_queue = models.PositiveIntegerField(
@@ -183,7 +183,7 @@ class HeadendRequest(models.Model):
     queue_round = models.PositiveBigIntegerField(
         default=0,
         db_default=0,
-        help_text=_("Round in which the request is served. Agents take turns."),
+        help_text=_("Round in which the request is served. Waiting agents are served in turn."),
     )
     lease_until = models.DateTimeField()
     released_at = models.DateTimeField(null=True, blank=True)

@@ -103,7 +103,7 @@ class MaintenanceRequest(Leased):
         default="",
         db_default="",
         help_text=_(
-            "The hosted agent that supervises the request. While the cycles of this agent are paused, the "
+            "The hosted agent that supervises the request. While this agent does not run, the "
             "request is paused too. If empty, the hosted agent that supervises the whole site is used, if "
             "there is one."
         ),

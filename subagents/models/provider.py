@@ -269,7 +269,7 @@ class LanguageModel(TrackedModel):
                 condition=Q(compared=True),
                 name="one_model_to_compare_with",
                 violation_error_message=_(
-                    "Another model is marked as the callers' model. Remove that mark first."
+                    "Another model is marked as the callers' model. First, disable Callers' model on the page of that model."
                 ),
             ),
         ]

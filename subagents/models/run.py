@@ -137,7 +137,7 @@ class Run(Leased):
     final_reason = models.CharField(
         max_length=40,
         blank=True,
-        help_text=_("Why the next turn is the last one. Empty if it is not."),
+        help_text=_("Why the next turn is the last one. Empty if it is not the last one."),
     )
     cancel_requested = models.BooleanField(default=False)
     sleeps_for = models.CharField(
@@ -161,7 +161,9 @@ class Run(Leased):
         decimal_places=8,
         null=True,
         blank=True,
-        help_text=_("US dollars that the provider's cache saved, less the cost of writing to it."),
+        help_text=_(
+            "US dollars that the provider's cache saved, minus the cost of writing to the cache."
+        ),
     )
     cost = models.DecimalField(
         max_digits=14, decimal_places=8, null=True, blank=True, help_text=_("Cost in US dollars.")

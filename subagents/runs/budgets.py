@@ -88,5 +88,5 @@ def _check_price(needs: Needs, prices: Prices) -> None:
     if (name := limits.values_list("slug", flat=True).first()) is not None:
         raise BudgetSpent(
             f'The model has no prices, so it cannot be used with the money budget "{name}".',
-            remedy="Enter the prices on the page of the model, or mark the model as free.",
+            remedy="On the page of the model, enter the prices or enable Free.",
         )

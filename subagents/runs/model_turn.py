@@ -330,7 +330,7 @@ async def _handle_too_large(
     if roomier:
         error = ModelError(
             ErrorKind.CONTEXT,
-            f"The request of {reckoning.projected} tokens does not fit into the limit of {reckoning.limit} tokens.",
+            f"The request has {reckoning.projected:,} tokens, but the context window has room for only {reckoning.limit:,} tokens.",
         )
         await db_call(
             records.record_failed_attempt,
@@ -346,7 +346,7 @@ async def _handle_too_large(
         return True
     raise TurnUnansweredError(
         Exit.TOKEN_LIMIT,
-        f"Even the last turn does not fit: it has {reckoning.projected} tokens, and the limit is {reckoning.limit} tokens.",
+        f"Even the request for the final answer is too large. It has {reckoning.projected:,} tokens, but the context window has room for only {reckoning.limit:,} tokens.",
     )
 
 

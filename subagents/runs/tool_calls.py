@@ -289,7 +289,7 @@ def _unreadable(call: CallView, seen: RunView) -> ToolCallEnd | None:
     try:
         value = json.loads(call.arguments or "{}")
         problem = (
-            "" if isinstance(value, dict) and BROKEN not in value else "they are a different type"
+            "" if isinstance(value, dict) and BROKEN not in value else "they have a different type"
         )
     except ValueError as error:
         problem = str(error)
@@ -301,7 +301,7 @@ def _unreadable(call: CallView, seen: RunView) -> ToolCallEnd | None:
             "Call the tool again with shorter arguments, or split the work into several calls."
         )
     return _make_refusal(
-        f"The arguments are not a JSON object ({problem}). Call the tool again with a valid one."
+        f"The arguments are not a JSON object ({problem}). Call the tool again with a JSON object."
     )
 
 

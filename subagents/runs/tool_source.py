@@ -293,7 +293,7 @@ async def _keep(call: Call) -> None:
     if not await db_call(long_calls.renew_call_lease, call_id=call.id, fence=call.fence):
         raise DownstreamError(
             "This process did not report for too long, so the call was ended. The run of this call may have continued.",
-            remedy="Check what the run has done before you repeat the call.",
+            remedy="Check under Expert tools, Runs what the run has done before you repeat the call.",
             sent=True,
         )
 
@@ -359,7 +359,9 @@ async def _await_beginning(beginning: asyncio.Future[Begun], call: Call) -> Begu
                 "It is not known whether the run was started, because the database is unavailable."
             )
             raise DownstreamError(
-                doubt, remedy="Check in a moment whether a run for this call exists.", sent=True
+                doubt,
+                remedy="In a moment, check under Expert tools, Runs whether this call has a run.",
+                sent=True,
             ) from error
         if found is None:
             raise

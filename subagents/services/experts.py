@@ -123,7 +123,7 @@ def _check_targets(expert: ExpertTool, targets: Sequence[LanguageModel]) -> None
     if expert.max_cost is not None and unpriced:
         raise ConfigInvalid(
             f"A money budget requires prices, but these models have none: {', '.join(unpriced)}.",
-            remedy="Enter their prices, mark them as free, or leave the budget empty.",
+            remedy="On the pages of these models, enter the prices or enable Free. Or leave the budget empty.",
         )
 
 
@@ -191,7 +191,7 @@ def _check_awaited(expert: ExpertTool) -> None:
         isinstance(name, str) and "::" in name for name in names
     ):
         raise ConfigInvalid(
-            "The awaited tools must be a list of names.",
+            "The field Awaited tools must be a list of names.",
             remedy=error_texts.advise_form(
                 "a list of names in the form server::tool", '["git::git_log"]'
             ),
@@ -204,7 +204,7 @@ def _check_maintains(expert: ExpertTool) -> None:
     known = [str(kind) for kind in MODELLED]
     if not isinstance(expert.maintains, list) or not set(expert.maintains) <= {*known}:
         raise ConfigInvalid(
-            "The list contains a type of maintenance request that expert tools cannot work on.",
+            "The field Maintenance requests contains a type of request that expert tools cannot handle.",
             remedy=f"Choose from {', '.join(known)}.",
         )
     if expert.maintains:
@@ -212,8 +212,8 @@ def _check_maintains(expert: ExpertTool) -> None:
     for other in ExpertTool.objects.exclude(pk=expert.pk).exclude(maintains=[]).order_by("name"):
         if both := sorted({*other.maintains} & {*expert.maintains}):
             raise ConfigInvalid(
-                f'The expert tool "{other.name}" works on {", ".join(both)} already.',
-                remedy="Remove these types from that expert tool first.",
+                f'The expert tool "{other.name}" already handles these maintenance requests: {", ".join(both)}.',
+                remedy="Remove them from the field Maintenance requests of that expert tool first.",
             )
 
 
@@ -252,7 +252,7 @@ def set_whitelist(*, expert: ExpertTool, tools: Iterable[Tool], actor: str) -> N
     if gone:
         raise ConfigInvalid(
             f"These tools are no longer offered by their servers: {', '.join(gone)}.",
-            remedy="Remove them from the list.",
+            remedy="Remove them from the tools of the expert tool.",
         )
     plain = Grant.objects.filter(
         agent=expert.agent, tool__isnull=False, argument_pins={}, expires_at=None
@@ -341,7 +341,7 @@ def _refuse_chain(expert: ExpertTool, users: Iterable[Agent]) -> None:
     if leads_back(expert.name, callers):
         raise ConfigInvalid(
             f'The expert tool "{expert.name}" would call itself through other expert tools.',
-            remedy="Remove the agents of other expert tools from the agents that can call this expert tool.",
+            remedy="Remove the agents of other expert tools from the field Agents (under Callers) of this expert tool.",
         )
     chain = longest_through(expert.name, callers)
     if len(chain) > MAX_DEPTH:

@@ -233,8 +233,8 @@ def _check_model(model: LanguageModel) -> None:
     window = model.context_window or DEFAULT_WINDOW
     if (model.max_output or 0) + (model.buffer_tokens or 0) >= window:
         raise ConfigInvalid(
-            f"The output limit and the reserved tokens (buffer) together use the whole context window of {window:,} tokens.",
-            remedy="Lower the output limit or the buffer, or correct the context window of the model.",
+            f"Max output and Buffer tokens together use the whole context window of {window:,} tokens.",
+            remedy="Lower Max output or Buffer tokens, or correct Context window.",
         )
     if model.tokenizer and not _TOKENIZER.match(model.tokenizer):
         raise ConfigInvalid(
@@ -262,7 +262,10 @@ def _in_use(error: ProtectedError) -> Conflict:
             "The model cannot be deleted, because the site still has records of replays that used it.",
             remedy="Disable it instead. Retention deletes the replays later.",
         )
-    return Conflict(f"The model is used by {names}.", remedy="Choose another model there first.")
+    return Conflict(
+        f"The model is used by these expert tools: {names}.",
+        remedy="Choose another model for these expert tools first.",
+    )
 
 
 @transaction.atomic

@@ -49,7 +49,7 @@ def _check_models(expert: ExpertTool, targets: Iterable[int]) -> list[Obstacle]:
         return [
             Obstacle(
                 f'All models of the expert tool "{expert.name}", or their providers, are disabled.',
-                "Enable one of its models and the provider of this model in the admin.",
+                "In the admin, enable one of these models, and the provider of this model.",
             )
         ]
     problems = [provider_problem(model.provider) for model in found]

@@ -214,12 +214,13 @@ def _find_depth(parent: str, expert: str) -> int:
         above = above.parent
     if expert in names:
         raise Denied(
-            f'The expert tool "{expert}" calls itself.', remedy="Remove it from its own whitelist."
+            f'The expert tool "{expert}" calls itself.',
+            remedy="In the field Tools of this expert tool, remove the expert tool itself.",
         )
     if len(names) >= MAX_DEPTH:
         raise Denied(
             f"A chain of expert tools can have at most {MAX_DEPTH} levels.",
-            remedy="Remove an expert tool from the whitelist of another one.",
+            remedy="Remove an expert tool from the tools of another expert tool in this chain.",
         )
     return len(names)
 
@@ -306,13 +307,13 @@ def settle(
     run = _lock_run(call.run_id)
     if run.finished_at is not None:
         raise Conflict(
-            error_texts.say_wrong_state("decide on a call of", "run", "finished"),
+            error_texts.say_wrong_state("settle a call of", "run", "finished"),
             remedy="Start a new run.",
         )
     if as_what not in _SETTLED:
         raise ConfigInvalid(
-            error_texts.say_not_valid(f"{as_what:.40}", "a valid decision on a call"),
-            remedy="Use done, failed or repeat.",
+            error_texts.say_not_valid(f"{as_what:.40}", "a valid way to settle a call"),
+            remedy="Use done (the call took effect), failed (it had no effect) or repeat.",
         )
     if as_what == "repeat":
         _check_repeatable(run, call)
@@ -375,12 +376,12 @@ def _check_repeatable(run: Run, call: ToolCall) -> None:
     if run.turns.filter(number__gt=call.turn_number).exists():
         raise Conflict(
             "The call cannot be repeated: the run has continued, and its model knows that the outcome is unknown.",
-            remedy="Mark the call as done or failed.",
+            remedy="Settle the call as done or failed.",
         )
     if run.final_reason or run.cancel_requested:
         raise Conflict(
-            "The call cannot be repeated: the run makes no more calls, because it must give its final answer.",
-            remedy="Mark the call as done or failed.",
+            "The call cannot be repeated: the run must give its final answer now, and makes no more calls.",
+            remedy="Settle the call as done or failed.",
         )
 
 
@@ -441,7 +442,8 @@ def replay(
         raise NotFound(error_texts.say_no_such_number("run", run_id), remedy=_LIST_RUNS)
     if old.arguments == "{}" and old.answer == "" and old.state == RunState.DONE:
         raise Conflict(
-            "Retention has deleted the question of this run.", remedy="Replay a newer run."
+            "The run cannot be replayed, because retention has deleted its arguments.",
+            remedy="Replay a newer run.",
         )
     asked = (
         _find_newest_version(old.expert_name) if version is None else _find_version(old, version)

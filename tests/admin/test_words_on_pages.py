@@ -74,7 +74,7 @@ def test_cycles_name_their_conversation(client_of: ClientOf, site: Site) -> None
         reverse("admin:subagents_effortagent_change", args=[EffortAgent.objects.get().pk]),
     )
     assert "Answers only in Release notes" in shown
-    assert "Release notes: asking its model" in shown
+    assert "Release notes: started an answer" in shown
     assert CONVERSATION not in shown
 
 

@@ -407,8 +407,8 @@ def test_accounts_do_not_travel_and_rules_may_come_before_the_people_who_answer(
         "of what a file does not have it says nothing"
     )
     assert report.notes == [
-        'No user named "nobody-here". The field is left empty.',
-        'No user named "nobody-here". The field is left empty.',
+        'No user named "nobody-here". The field that names this user is left empty.',
+        'No user named "nobody-here". The field that names this user is left empty.',
         "Rules ask for approvals, but no user can approve calls yet. Give a user the role approver.",
     ]
     assert AuditEntry.objects.filter(kind="site.imported").get().actor == "importconfig"
@@ -420,7 +420,7 @@ def test_accounts_do_not_travel_and_rules_may_come_before_the_people_who_answer(
     [
         (
             {"version": 2},
-            "the version 2, but this release reads version 1. Import it with a newer release",
+            "the version 2, but this release reads version 1. Export the file again",
         ),
         ({"slipsnisse": "other"}, "not the configuration of a whole site"),
         ({"things": {}}, '"things" is not a valid section'),

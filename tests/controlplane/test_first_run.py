@@ -68,7 +68,7 @@ def test_a_demo_that_could_not_be_finished_is_tried_again_by_the_next_start(unsh
     said: list[str] = []
     assert first_run.fill(said.append) is None
     assert said == [
-        "the demo servers could not be set up; the site works without them, and the next start tries again"
+        "the demo servers could not be set up; the site works without them, and the next start of the site will set them up again"
     ]
     unshown.mark_shown(demo=False)
     assert (unshown.password, unshown.demo) == (False, True)

@@ -291,7 +291,7 @@ def _hosted(site: Site, now: datetime) -> None:
     row = EffortAgent(expert=ExpertTool.objects.earliest("id"), enabled=False)
     effort.save_effort_agent(row=row, actor=ACTOR)
     CycleLog.objects.create(
-        agent=row, at=now, level=42.0, decision=f"{CONVERSATION}: asking its model"
+        agent=row, at=now, level=42.0, decision=f"{CONVERSATION}: started an answer"
     )
 
 

@@ -72,7 +72,7 @@ def test_what_is_taken_as_it_stands_does_not_hide_the_rest(tmp_path: Path) -> No
     assert plain == sorted(plain, reverse=True), "what matters stands last, next to the summary"
     matters = every[sum(plain) : -1]
     assert matters
-    count = f"{file}: {sum(plain)} values were taken unchanged (-v 2 lists them)."
+    count = f"{file}: {sum(plain)} values were taken unchanged. To list these values, use -v 2."
     assert run("importconfig", file)[1].splitlines()[:-1] == [count, *matters]
     assert run("importconfig", file, "-v", "0")[1].splitlines()[:-1] == matters
     assert run("importconfig", file, "--check")[1].splitlines()[0] == count

@@ -354,7 +354,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "/tools/0/fallbacks/0/model",
         "Available",
     ),
-    "a money budget without prices": (config(tool(max_cost=1)), "/tools/0", "Enter their prices"),
+    "a money budget without prices": (config(tool(max_cost=1)), "/tools/0", "enter the prices"),
     "a tool that is gone": (
         config(tool(internal_tools={"fs": ["gone"]})),
         "/tools/0/internal_tools/fs",

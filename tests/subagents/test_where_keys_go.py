@@ -27,7 +27,9 @@ pytestmark = [pytest.mark.attack, pytest.mark.one_database]
 
 KEY = "sk-planted-9d2"
 DRAFT = "is a draft: the destination of its key and its requests is not confirmed"
-REMEDY = "Enter its key again, or ask a user with the permission to confirm launches"
+REMEDY = (
+    "Enter the key of the provider again. Or ask a user with the permission to confirm launches"
+)
 LIST = "/admin/subagents/provider/"
 
 
@@ -245,7 +247,7 @@ def test_no_option_and_no_override_says_where_a_request_goes(
         f"{LIST}{provider.pk}/change/", form(provider, options=text, key="sk-own"), follow=True
     )
     assert next(iter(option)) in page.content.decode()
-    assert "Allowed: " in page.content.decode()
+    assert "Allowed options: " in page.content.decode()
     overrides = {
         "provider": provider.pk,
         "name": "m",
@@ -257,7 +259,7 @@ def test_no_option_and_no_override_says_where_a_request_goes(
     page = operator.post(
         f"/admin/subagents/languagemodel/{model.pk}/change/", overrides, follow=True
     )
-    assert "Allowed: " in page.content.decode()
+    assert "Allowed options: " in page.content.decode()
     provider.refresh_from_db()
     model.refresh_from_db()
     assert (provider.options, model.overrides) == ({}, {})
@@ -277,7 +279,7 @@ def test_no_option_and_no_override_says_where_a_request_goes(
         may_grant=True,
     )
     assert not outcome.saved
-    assert "Allowed: " in str(outcome.refused)
+    assert "Allowed options: " in str(outcome.refused)
     # However it came into the row: nothing is sent, and the reason is told.
     for rows, name in ((Provider.objects, "options"), (LanguageModel.objects, "overrides")):
         rows.update(**{name: json.loads(text)})

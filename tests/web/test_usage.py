@@ -426,7 +426,7 @@ def test_advice_needs_calls_enough_and_a_difference() -> None:
     quick = sums(100, 20)
     assert kinds(sums(100, 5_000), quick, quick) == [
         "grown slower",
-        "slower than its server's others",
+        "slower than the other tools of its server",
     ]
     assert kinds(sums(29, 5_000), quick, quick) == []
     assert kinds(sums(100, 5_000), sums(29, 20), sums(29, 20)) == []

@@ -38,7 +38,7 @@ class Command(BaseCommand):
 
     help = (
         "Shows versions of the configuration: of one record (for example servers/git), or the newest of all records. "
-        "Restores one version, or the configuration of the whole site at a time. Without --apply, it only shows what would "
+        "Restores one version, or the configuration of the whole site as it was at a given time. Without --apply, it only shows what would "
         "change."
     )
 
@@ -58,12 +58,12 @@ class Command(BaseCommand):
             help="Show one version, and what restoring it would change.",
         )
         what.add_argument(
-            "--restore", type=int, metavar="NUMBER", help="Restore this version of the kind."
+            "--restore", type=int, metavar="NUMBER", help="Restore the version with this number."
         )
         what.add_argument(
             "--as-of",
             metavar="TIME",
-            help="Restore the whole configuration at this time, for example 2026-11-21T12:00, in the site's time zone.",
+            help="Restore the whole configuration as it was at this time, for example 2026-11-21T12:00, in the time zone of the site.",
         )
         parser.add_argument(
             "--apply", action="store_true", help="With --restore or --as-of: make the changes."

@@ -42,8 +42,8 @@ class Command(importconfig.Command):
         parser.add_argument(
             "--confirm",
             action="store_true",
-            help="For a whole site: launches, destinations and definitions that are confirmed in the file are confirmed here "
-            "too. Read the file first.",
+            help="For a whole site: launches, destinations and definitions that are confirmed in the file become confirmed "
+            "on this site too. Read the file first.",
         )
 
     def _import_once(self, raw: bytes, path: Path | None) -> bool:

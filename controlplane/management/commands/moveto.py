@@ -22,7 +22,7 @@ class Command(BaseCommand):
     """A backup that is restored as it is made, by a process whose database is the other one."""
 
     help = (
-        "Copies the whole site to another, empty database, compares every row, and verifies the records there. "
+        "Copies the whole site to another database, which must be empty. Compares every row, and verifies the records there. "
         "Stop the site first. The current database is not changed."
     )
 

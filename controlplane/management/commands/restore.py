@@ -27,7 +27,7 @@ class Command(BaseCommand):
 
     help = (
         "Restores a site from a backup to the database of DATABASE_URL (or in SLIPSNISSE_VAR), which must be empty. "
-        "Then upgrades it to this release, and verifies the audit log and the invariants."
+        "Then upgrades the site to this release, and verifies the audit log and the invariants."
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

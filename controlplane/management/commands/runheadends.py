@@ -29,7 +29,7 @@ class Command(BaseCommand):
             "headends",
             nargs="*",
             metavar="NAME[=PORT]",
-            help="Names of headends, each with its port. Without names, all headends are served on --port.",
+            help="Names of the headends to serve, each with its own port. Without names, all headends are served on the port of --port.",
         )
         parser.add_argument(
             "--host",
@@ -40,14 +40,14 @@ class Command(BaseCommand):
             "--port",
             type=_port,
             default=8010,
-            help="Port of all headends that are named without a port. Default: 8010.",
+            help="Port of the headends that are named without a port. Default: 8010.",
         )
         for flag, kind in _FLAGS.items():
             parser.add_argument(
                 f"--{flag}-concurrency",
                 type=_number,
                 metavar="N",
-                help=f"Maximum number of runs at the same time of each {kind.label.split(':')[0]} headend. Default: the limit of the headend.",
+                help=f"Maximum number of runs that each {kind.label.split(':')[0]} headend has at the same time. Default: the limit of the headend.",
             )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -97,7 +97,7 @@ def _bind_socket(host: str, port: int) -> socket.socket:
         )
     except OSError as error:
         raise CommandError(
-            f"Port {port} at {host} cannot be used: {error.strerror}. Choose another with --port."
+            f"Port {port} at {host} cannot be used: {error.strerror}. Choose another port with NAME=PORT or --port."
         ) from None
 
 

@@ -69,7 +69,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "--host", default="127.0.0.1", help="Address to listen on. Default: this machine only."
+            "--host",
+            default="127.0.0.1",
+            help="Address to listen on. Default: 127.0.0.1, which only this machine can reach.",
         )
         parser.add_argument(
             "--port", type=int, default=8000, help="Port to listen on. Default: 8000."

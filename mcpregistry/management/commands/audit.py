@@ -44,12 +44,13 @@ class Command(BaseCommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
         verify = verbs.add_parser(
-            "verify", help="Verify new entries and checkpoints. Exit code 1 if something is wrong."
+            "verify",
+            help="Verify new entries and checkpoints. The exit code is 1 if something is wrong.",
         )
         verify.add_argument(
             "--full",
             action="store_true",
-            help="Read all entries, including those that were verified before.",
+            help="Read all entries, including entries that were verified before.",
         )
         verify.add_argument(
             "--against",
@@ -92,7 +93,7 @@ class Command(BaseCommand):
         accept.add_argument(
             "--confirm",
             action="store_true",
-            help="Record it. Without this option, the command only shows what is lost.",
+            help="Record that the database was restored. Without this option, the command only shows what is lost.",
         )
         export = verbs.add_parser("export", help="Write the whole log as JSON lines.")
         export.add_argument(

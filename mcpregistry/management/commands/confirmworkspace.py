@@ -38,7 +38,9 @@ class Command(BaseCommand):
             help="Directory of the project. Default: the current directory.",
         )
         parser.add_argument(
-            "--list", action="store_true", help="List the known directories and their states."
+            "--list",
+            action="store_true",
+            help="List the directories whose project files are known, and their states.",
         )
         parser.add_argument("--show", action="store_true", help="Only show what the file declares.")
         parser.add_argument(
@@ -90,9 +92,7 @@ class Command(BaseCommand):
         for line in row.summary:
             self.stdout.write(f"  {line}")
         for line in list_full_launches(row):
-            self.stdout.write(
-                f"  full command, because some of its words look like secrets: {line}"
-            )
+            self.stdout.write(f"  full command, with the words that look like secrets: {line}")
         for line in list_full_environments(row):
             self.stdout.write(f"  environment values that look like secrets: {line}")
         for name, value in row.variables.items():
@@ -119,7 +119,10 @@ class Command(BaseCommand):
         )
 
     def _list(self) -> None:
-        for row in ProjectFile.objects.all():
+        found = list(ProjectFile.objects.all())
+        if not found:
+            self.stdout.write("No project files are known.")
+        for row in found:
             self.stdout.write(
                 f"{row.directory}: {row.state}, content hash {row.content[:SHORT] or 'none'}"
             )

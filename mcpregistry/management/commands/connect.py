@@ -49,7 +49,7 @@ class Command(BaseCommand):
         what.add_argument(
             "--list",
             action="store_true",
-            help="List the connected hosts, and whether they still lead to this site.",
+            help="List the connected hosts, and whether their entries still lead to this site.",
         )
         what.add_argument(
             "--repair", action="store_true", help="Rewrite the entries that --list shows as stale."
@@ -69,7 +69,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--agent",
             metavar="A",
-            help="Agent that the host acts as. Default: local, or with --workspace the agent of the directory.",
+            help="Agent that the host acts as. Default: local. With --workspace: the agent of the directory.",
         )
         parser.add_argument(
             "--http",

@@ -59,7 +59,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--on-conflict",
             choices=["error", "skip", "replace", "rename"],
-            help="What to do if a server exists with other values. Default: error, or replace with --watch.",
+            help="What to do if a server already exists with other values. Default: error. With --watch: replace.",
         )
         parser.add_argument(
             "--credentials",
@@ -209,7 +209,7 @@ class Command(BaseCommand):
         level = self.options["verbosity"]
         if plain and level == 1:
             self.stdout.write(
-                f"{plain[0].file}: {number_of(len(plain), 'value was', 'values were')} taken unchanged (-v 2 lists them)."
+                f"{plain[0].file}: {number_of(len(plain), 'value was', 'values were')} taken unchanged. To list these values, use -v 2."
             )
         for note in [*(plain if level > 1 else ()), *(note for note in notes if not note.plain)]:
             (self.stderr if note.action in ("refused", "left out") else self.stdout).write(

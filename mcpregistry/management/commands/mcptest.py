@@ -39,7 +39,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("slug", help="Slug of the server.")
+        parser.add_argument("slug", help="Short name of the server.")
         parser.add_argument(
             "--call",
             default="",
@@ -57,7 +57,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         server = Server.objects.filter(slug=options["slug"]).first()
         if server is None:
-            raise CommandError(error_texts.say_not_found("server", options["slug"]), returncode=2)
+            raise CommandError(
+                f"{error_texts.say_not_found('server', options['slug'])} The admin lists all servers under Servers.",
+                returncode=2,
+            )
         try:
             arguments = _arguments(options["arguments"])
             actor = f"shell:{getpass.getuser()}"

@@ -30,11 +30,11 @@ class Command(BaseCommand):
         verbs = parser.add_subparsers(dest="verb", required=True)
         test = verbs.add_parser(
             "test",
-            help="Show which past calls a rule would have held, denied and allowed. Saves nothing.",
+            help="Show which past calls a rule would have held, denied and allowed. Nothing is saved.",
         )
         which = test.add_mutually_exclusive_group(required=True)
         which.add_argument(
-            "--rule", metavar="NAME", help="Name of an existing rule. It can be disabled."
+            "--rule", metavar="NAME", help="Name of an existing rule, which can be disabled."
         )
         which.add_argument(
             "--file",

@@ -17,7 +17,7 @@ class Command(BaseCommand):
 
     help = (
         "Encrypts every secret again with the newest key of SLIPSNISSE_KEYS (or var/keys.json), while the site runs. "
-        "If it is interrupted, run it again to continue. Exit code 1 if a secret cannot be decrypted."
+        "If the command is interrupted, run it again to continue. Exit code 1 if a secret cannot be decrypted."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -18,7 +18,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """One option."""
-        parser.add_argument("--reset", metavar="NAME", help="Name of the user.")
+        parser.add_argument(
+            "--reset", metavar="NAME", help="Remove the second factor of the user with this name."
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Reset or list."""

@@ -61,19 +61,19 @@ class Command(BaseCommand):
         parser.add_argument(
             "--model",
             metavar="PROVIDER/MODEL",
-            help="Use this model instead of the models of the tool.",
+            help="Use this model instead of the models of the expert tool.",
         )
         parser.add_argument(
             "--temperature",
             type=float,
             metavar="0..2",
-            help="Use this temperature instead of that of the tool and the model.",
+            help="Use this temperature instead of the temperature of the expert tool or the model.",
         )
         parser.add_argument(
             "--top-p",
             type=float,
             metavar="0..1",
-            help="Use this top_p instead of that of the model.",
+            help="Use this top_p instead of the top_p of the model.",
         )
         parser.add_argument(
             "--no-parallel",
@@ -89,7 +89,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--json",
             action="store_true",
-            help="Print the answer, the figures and the exit as one JSON object.",
+            help="Print one JSON object with the answer, the tokens, the cost and the code of the end of the run.",
         )
         parser.add_argument(
             "--accounting",
@@ -99,8 +99,8 @@ class Command(BaseCommand):
         parser.add_argument(
             "--trace-llm",
             metavar="FILE",
-            help="Append each request to a provider and its answer to this file, as one JSON line without secrets. - writes to "
-            "standard error.",
+            help="Append each request to a provider and its answer to this file, as one JSON line without secrets. To write to "
+            "standard error, enter - as the file.",
         )
         parser.add_argument(
             "--quiet", action="store_true", help="Do not print progress to standard error."

@@ -34,7 +34,9 @@ class Command(BaseCommand):
         )
         for each in found:
             if each.changed is None:
-                self.stdout.write(f"{each.model}: not in the list. Enter its prices in the admin.")
+                self.stdout.write(
+                    f"{each.model}: not in the list. Enter the prices in the admin, on the page of the model."
+                )
             else:
                 words = (
                     ", ".join(f"{name} {value}" for name, value in each.changed.items())
@@ -42,4 +44,6 @@ class Command(BaseCommand):
                 )
                 self.stdout.write(f"{each.model}: {words}")
         if not found:
-            self.stdout.write("There are no models. Add them in the admin under Models.")
+            self.stdout.write(
+                "There are no models. Add them in the admin under Expert tools, Models."
+            )

@@ -52,7 +52,7 @@ from subagents.services.exchange.served_experts import (
     take_back,
 )
 
-_NOT_MADE = "Kept, but not created: an expert tool grants the tools on its whitelist, and uses the providers of the file."
+_NOT_MADE = "Kept, but not created: this part of the file grants tools or adds providers, and only a user with the role admin can do this."
 _WHO = "Ask a user with the role admin to import the file."
 
 

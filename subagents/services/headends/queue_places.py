@@ -145,7 +145,7 @@ def _find_earlier_request(
             )
         if first.released_at is None and first.lease_until > read_database_now() and not is_retry:
             raise Conflict(
-                "The first request with this Idempotency-Key is in progress.",
+                "The first request with this Idempotency-Key is still in progress.",
                 remedy="Try again in a moment.",
             )
         return first

@@ -123,7 +123,7 @@ def test_a_request_is_paused_resumed_and_cancelled_by_those_who_may(server: Serv
         assert operator.post(f"{LIST}{row.pk}/do/{verb}/").status_code == 302
         row.refresh_from_db()
         assert f"{row.state} {row.substate}" == state
-    assert row.error == "cancelled: by hand"
+    assert row.error == "cancelled: requested by a user"
 
 
 def test_the_list_says_whether_the_sub_agent_is_on_and_admins_switch_it(server: Server) -> None:

@@ -339,7 +339,7 @@ def test_what_cannot_be_settled_is_said_and_nothing_changes(run: Run, model: Lan
     page = f"/admin/subagents/run/{run.pk}/calls/"
     assert operator.post(f"{page}999999/done/").status_code == 404
     assert (
-        "Use done, failed or repeat"
+        "Use done (the call took effect), failed (it had no effect) or repeat"
         in operator.post(f"{page}{call.pk}/nonsense/", follow=True).content.decode()
     )
     Turn.objects.create(

@@ -96,7 +96,7 @@ def test_the_verdict_stands_first_and_the_trial_before_beside_it(report: TrialRe
         html.index("Needs attention")
         < html.index("Findings")
         < html.index("Measurements")
-        < html.index("whitelist")
+        < html.index("proposed access")
     )
     assert "40 MB" in html
     assert "10 MB" in html

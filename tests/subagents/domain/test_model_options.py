@@ -90,7 +90,7 @@ def test_what_a_provider_takes_is_no_problem(
         ("google", "gemini-2.5-flash", {"max_tokens": 100}, "is not an option"),
         ("openrouter", "m", {"messages": []}, "reserved for the site: messages"),
         ("anthropic", "claude-sonnet-4-5", {"seed": 7}, "does not have these options: seed"),
-        ("anthropic", "claude-sonnet-4-5", {"thinking": True}, "not an object with a valid type"),
+        ("anthropic", "claude-sonnet-4-5", {"thinking": True}, "must be an object with the type"),
         ("anthropic", "claude-sonnet-4-5", {"thinking": {"type": "enabled"}}, "at least 1,024"),
         (
             "anthropic",
@@ -189,7 +189,7 @@ def test_options_are_an_allow_list_and_nothing_on_it_says_where_a_request_goes(k
         )
         assert found is not None, name
         assert name in found.sentence
-        assert "Allowed: " in found.remedy
+        assert "Allowed options: " in found.remedy
         assert "temperature" in found.remedy
     assert problem("unheard of", "m", {"seed": 1}, max_output=4096) is not None
 

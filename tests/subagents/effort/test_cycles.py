@@ -159,7 +159,7 @@ def test_an_answer_is_made_and_told_once_whoever_takes_over(bench: Bench) -> Non
     assert Run.objects.count() == 2, "what was written meanwhile is answered next"
     assert cycle.take(row.pk, worker="other") is None
     assert [each.decision.split(": ")[1][:8] for each in CycleLog.objects.order_by("id")] == [
-        "asking i",
+        "started ",
         "answered",
     ]
 
@@ -183,7 +183,7 @@ def test_below_the_critical_level_nothing_is_begun_and_awaiting_a_level_ends_by_
     EnergyPool.objects.update(level=10.0)
     assert (
         _run_tool("await_energy", row.expert.agent.slug, talk.pk, {"level": 50})
-        == "Answers are paused until the pool has reached 50 units."
+        == "Answers are paused until your energy pool has reached 50 units."
     )
     cycle.turn(taken)
     assert Run.objects.count() == 0
@@ -315,7 +315,7 @@ def test_each_cycle_polls_the_sub_agent_decides_on_its_work_and_writes_that_down
     assert logged()[3] == "received 1 message from the sub-agent"
     assert said(talk) == []
     queue.end(work.get(), State.COMPLETED, result={"servers": []})
-    assert f"{talk.pk}: asking its model" in logged()[3]
+    assert f"{talk.pk}: started an answer" in logged()[3]
     assert "completion" in said(talk)[0][1]
     assert "The background sub-agent: " in Run.objects.get().arguments
     assert all(took > 0 for took in CycleLog.objects.values_list("took_ms", flat=True))

@@ -274,7 +274,7 @@ def approve(request: ApprovalRequest) -> str:
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        (b"nonsense", 400, "not JSON"),
+        (b"nonsense", 400, "not valid JSON"),
         (b"[]", 400, "JSON object"),
         (b'{"model": "expert", "model": "other", "messages": []}', 400, "'model' appears twice"),
         (b'{"model": "expert"}', 400, "messages"),
@@ -287,7 +287,7 @@ def approve(request: ApprovalRequest) -> str:
         (
             b'{"model": "expert", "messages": [{"role": "system", "content": "x"}]}',
             400,
-            "message of the user",
+            "a message with the role user",
         ),
         (
             b'{"model": "expert", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}',

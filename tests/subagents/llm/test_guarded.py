@@ -93,7 +93,7 @@ async def test_nothing_reaches_this_machine_unless_the_networks_say_so(
     if host in ("127.0.0.1", "localhost"):
         assert error.kind == ErrorKind.REFUSED
         assert error.after == After.SKIP
-        assert "allowed networks" in error.message
+        assert "Allowed networks" in error.message
 
 
 @pytest.mark.parametrize(

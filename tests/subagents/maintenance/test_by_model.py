@@ -252,7 +252,7 @@ async def test_a_model_finds_servers_and_cannot_invent_any(
     )
     told = await db_call(made)
     assert [state for _, state, _ in told] == ["failed", "done", "failed", "done", "done"]
-    assert "No search has found io.example/invented" in told[2][2]
+    assert "No search of this run has found these entries: io.example/invented" in told[2][2]
     assert [each["name"] for each in done.result["registry_entries"]] == [
         "io.example/chronicle",
         "io.example/git",
@@ -282,8 +282,8 @@ async def test_a_run_that_works_on_no_request_reaches_none_and_each_kind_has_one
     ] == [("failed", True)] * 2
     assert (await db_call(MaintenanceRequest.objects.get)).notes == {}
     for wrong, says in (
-        ([Kind.TEST], "works on test_server already"),
-        (["modify_server"], "that expert tools cannot work on"),
+        ([Kind.TEST], "already handles these maintenance requests: test_server"),
+        (["modify_server"], "that expert tools cannot handle"),
     ):
         with pytest.raises(ConfigInvalid, match=says):
             await db_call(

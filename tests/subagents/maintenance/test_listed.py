@@ -189,7 +189,10 @@ def test_a_program_chooses_over_rest(client: Any) -> None:
     path = f"/api/v1/maintenance/proposals/{key}/apply"
     assert client.post(path, {"entry": choice | {"id": 999}}, "application/json").status_code == 404
     other = client.post(path, {"entry": choice | {"id": stranger.pk}}, "application/json")
-    assert (other.status_code, "does not contain this entry" in other.json()["message"]) == (
+    assert (
+        other.status_code,
+        "does not contain this registry entry" in other.json()["message"],
+    ) == (
         409,
         True,
     )

@@ -533,7 +533,7 @@ async def test_switching_a_server_off_or_on_is_proposed_and_done_by_a_person(man
     same = await ended(
         here, await db_call(ask, Kind.MODIFY, server="echo", fields={"enabled": True}, reason="")
     )
-    assert "has these values already" in same.error
+    assert "already has these values" in same.error
 
 
 async def test_workers_may_be_told_which_kinds_of_work_are_theirs(

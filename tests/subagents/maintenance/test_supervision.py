@@ -31,7 +31,7 @@ from tests.subagents.maintenance.test_manager import begun, children, mute
 from tests.waiting import until
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-OUT = 'the cycles of "expert.guard" are paused'
+OUT = 'the hosted agent "expert.guard", does not run'
 
 
 def guard(**fields: Any) -> EffortAgent:

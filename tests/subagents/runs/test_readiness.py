@@ -72,7 +72,7 @@ MISSING: dict[str, tuple[Callable[[Bench], None], str, str]] = {
     "a model that is switched off": (
         model_off,
         "All models of the expert tool",
-        "Enable one of its models",
+        "enable one of these models",
     ),
     "a provider without key": (no_key, "does not have a key", "Enter the key in the admin"),
     "a credential without value": (

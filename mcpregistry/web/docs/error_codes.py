@@ -83,11 +83,7 @@ def error_code_of(name: str) -> ErrorCode:
 @lru_cache(maxsize=200)
 def render_code(code: ErrorCode) -> Rendered:
     """Return the page about a code."""
-    status = (
-        f"HTTP status {code.status}"
-        if code.status.isdigit()
-        else f"state: {code.status}"
-    )
+    status = f"HTTP status {code.status}" if code.status.isdigit() else f"state: {code.status}"
     effects = "\n".join(f"- `{state}`: {effect}" for state, effect in code.effects)
     body = json.dumps({"code": code.name, "message": "…", "remedy": "…"}, ensure_ascii=False)
     text = f"""# {code.name}

@@ -11,12 +11,13 @@ import logging.config
 import os
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
-
+from controlplane.light_structlog import structlog
 from mcpregistry.domain.text.redaction import mask_log_event
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
 _NAME = re.compile(r"[a-z_.]+")  # of an event that is not a sentence
 

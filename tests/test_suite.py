@@ -74,6 +74,7 @@ def test_failure_behind_many_tests_is_explained_at_the_end(run: Run) -> None:
     assert output.count("run again, alone") == suite.MOST_TRIES
 
 
+@pytest.mark.exhaustive
 def test_unstable_test_is_listed_and_does_not_fail_the_run(run: Run, tmp_path: Path) -> None:
     code, output = run(PASSES + unstable_tests(1, tmp_path))
     assert code == 0

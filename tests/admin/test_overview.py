@@ -272,7 +272,7 @@ def test_it_is_quick_with_a_hundred_thousand_calls(client_of: ClientOf, site: Si
         assert quickest(client, query) < 8 * before
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_it_says_what_the_database_lacks(client_of: ClientOf, site: Site, loss: str) -> None:
     lose, words = LOSSES[loss]

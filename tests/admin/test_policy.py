@@ -112,6 +112,7 @@ def test_a_rule_is_switched_by_its_buttons_and_shows_its_failures(
         assert PolicyRule.objects.get().enabled is enabled
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(
     ("role", "may"), [("viewer", False), ("operator", False), ("approver", False), ("admin", True)]
 )

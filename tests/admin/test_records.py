@@ -92,7 +92,7 @@ def test_a_long_result_is_cut_until_all_of_it_is_wanted(client_of: ClientOf, sit
     assert "xEND" in client.get(call_page(call) + "?all=1").content.decode()
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "payload",

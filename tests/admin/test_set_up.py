@@ -326,6 +326,7 @@ def test_a_failed_test_says_why_and_is_tried_again(client_of: ClientOf) -> None:
     assert read_setup_state(Server.objects.get(pk=server.pk)).testing
 
 
+@pytest.mark.exhaustive
 def test_definitions_that_changed_while_they_were_read_are_not_approved(
     client_of: ClientOf,
 ) -> None:

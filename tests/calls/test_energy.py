@@ -267,7 +267,7 @@ async def test_a_call_waits_for_what_others_have_set_aside_and_gives_back(
     ]
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.both_databases
 @pytest.mark.fault
 @pytest.mark.parametrize(

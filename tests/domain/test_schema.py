@@ -119,6 +119,7 @@ EVIL: dict[str, Case] = {
 }
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.attack
 @pytest.mark.parametrize("name", EVIL)
 def test_no_schema_takes_long_first_or_again(name: str):

@@ -59,6 +59,7 @@ async def test_a_burst_over_stdio_harms_no_call(bench: Make, era: str):
     await asyncio.gather(other, watching, return_exceptions=True)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 async def test_a_burst_over_sse_harms_no_call(bench: Make):
     async with fake_http(Sse()) as server:

@@ -77,7 +77,7 @@ async def killed_at(point: str, bob: User) -> Invocation:
     return await db_call(Invocation.objects.get)
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(
     ("point", "left"),
     [

@@ -280,6 +280,7 @@ async def test_where_that_cannot_be_read_the_answer_says_that_its_record_may_dif
     assert (outcome.state, outcome.late) == (InvocationState.SUCCEEDED, True)
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     "state", [InvocationState.SUCCEEDED, InvocationState.TOOL_ERROR, InvocationState.UNKNOWN]

@@ -129,7 +129,7 @@ def last_call(slug: str) -> Invocation:
     return Invocation.objects.filter(server_slug=slug).latest("received_at")
 
 
-@pytest.mark.exhaustive(but=("http-legacy", "stdio-auto"))
+@pytest.mark.exhaustive(but=("http-legacy",))
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", DOORS)
 async def test_a_page_that_is_needed_first_reaches_the_host_as_data(
@@ -177,7 +177,7 @@ async def test_a_server_that_may_not_ask_people_sends_them_to_no_page(stage, sit
     assert "example.com" not in str(result)
 
 
-@pytest.mark.exhaustive(but=("http", "stdio"))
+@pytest.mark.exhaustive(but=("http",))
 @pytest.mark.parametrize("door", DOORS)
 async def test_the_host_that_got_a_page_hears_that_it_is_done_with_and_no_other(
     stage, site, launched, door
@@ -199,7 +199,7 @@ async def test_the_host_that_got_a_page_hears_that_it_is_done_with_and_no_other(
     assert (first.done, second.done) == (["e1"], ["e2"])
 
 
-@pytest.mark.exhaustive(but=("stdio", "ws"))
+@pytest.mark.exhaustive(but=("stdio",))
 @pytest.mark.parametrize("door", DOORS)
 async def test_a_line_on_a_timer_reaches_the_host_that_is_alone(stage, site, launched, door):
     slug = await outside(scene, stage)
@@ -228,7 +228,7 @@ async def test_a_line_on_a_timer_reaches_nobody_where_two_hosts_share_a_server(
     assert first.lines == second.lines == []
 
 
-@pytest.mark.exhaustive(but=("stdio-legacy-everybody", "http-legacy-session"))
+@pytest.mark.exhaustive(but=("stdio-legacy-everybody",))
 @pytest.mark.parametrize(
     ("door", "mode", "shared_by"),
     [
@@ -252,7 +252,7 @@ async def test_a_server_that_asks_for_folders_at_its_start_gets_those_of_its_hos
         assert declared["roots"] == {"listChanged": True}
 
 
-@pytest.mark.exhaustive(but=("legacy-everybody",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("shared_by", ["everybody", "session"])
 @pytest.mark.parametrize("era", ["legacy", "both"])
 async def test_a_server_whose_version_is_found_out_gets_the_folders_of_its_host_too(
@@ -292,6 +292,7 @@ async def test_changed_folders_are_told_to_the_server_which_asks_again(stage, si
     )
 
 
+@pytest.mark.exhaustive
 async def test_where_hosts_share_a_server_no_word_of_changed_folders_is_promised(
     stage, site, launched
 ):
@@ -307,7 +308,7 @@ async def agree(params: dict[str, Any]) -> dict[str, Any]:
     return {"action": "accept", "content": {"ok": True}}
 
 
-@pytest.mark.exhaustive(but=(f"http-{MODERN}", "stdio-2025-11-25"))
+@pytest.mark.exhaustive(but=(f"http-{MODERN}",))
 @pytest.mark.parametrize("era", ["2025-11-25", MODERN])
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_what_a_server_tells_after_its_question_reaches_the_host(stage, site, door, era):
@@ -340,7 +341,7 @@ async def test_what_a_server_tells_after_its_question_reaches_the_host(stage, si
     assert [each["message"] for each in host.progress()] == ["before", "after"]
 
 
-@pytest.mark.exhaustive(but=("legacy",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_server_of_a_sessions_own_is_told_of_the_pages_that_its_host_can_show(
     stage, site, launched, mode

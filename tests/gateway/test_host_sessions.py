@@ -88,6 +88,7 @@ async def test_what_a_host_wants_to_hear_holds_in_every_process(stage):
         assert "not found" in refused[-1]["error"]["message"]
 
 
+@pytest.mark.exhaustive
 async def test_what_could_not_be_read_or_followed_at_once_is_so_later(stage, monkeypatch):
     """A level that the database did not say; a subscription to what may only be read again after a
     while."""

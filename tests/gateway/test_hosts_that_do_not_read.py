@@ -86,6 +86,7 @@ async def test_a_host_that_does_not_read_its_sse_stream_is_told_to_read(stage, s
         await stream.leave()
 
 
+@pytest.mark.exhaustive
 async def test_a_host_that_does_not_read_its_websocket_is_not_heard_any_more(stage, slug):
     """Its next frames wait in the network. A host that reads again gets every answer."""
     reads = asyncio.Event()

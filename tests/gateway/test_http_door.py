@@ -654,6 +654,7 @@ ENDS = {
 }
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("end", ENDS)
 async def test_access_ends_when(site, stage, token, end):
     slug = fresh("agent")

@@ -49,7 +49,7 @@ async def test_links_are_read_by_whom_got_them_and_pages_with_their_tools(
     ]
 
 
-@pytest.mark.exhaustive(but=("http-page",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("first", ["page", "call"])
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_tools_with_required_arguments_and_their_pages_in_any_order(

@@ -62,6 +62,7 @@ async def test_lines_of_a_call_reach_its_host_at_its_level(stage, site, launched
     assert SECRET not in str(heard.lines)
 
 
+@pytest.mark.exhaustive
 async def test_a_flood_of_lines_costs_no_call_and_the_operator_sees_the_last(stage, site, launched):
     scene = await outside(Scene, stage, "legacy")
     heard = Heard()

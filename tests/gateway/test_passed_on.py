@@ -131,6 +131,7 @@ async def cancel(at: Doors, session: str, request: int | str) -> int:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 async def test_cancellation_is_passed_on_however_many_unknown_requests_were_cancelled(
     stage, slug, tmp_path

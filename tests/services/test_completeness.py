@@ -47,7 +47,7 @@ def test_a_migrated_database_lacks_nothing() -> None:
     completeness.require_complete()
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_is_lost_is_named_and_migrate_makes_it_anew(loss: str) -> None:
     lose, words = LOSSES[loss]
@@ -72,6 +72,7 @@ def test_the_log_tells_that_its_checkpoints_were_deleted() -> None:
     assert lost.count() == 1
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "renew", [lambda: call_command("migrate", verbosity=0), seal_audit], ids=["migrate", "clock"]

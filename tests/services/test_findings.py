@@ -85,7 +85,7 @@ def facts(found: GrantProposal) -> list[Any]:
     ]
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("days", findings.PERIODS)
 def test_findings_are_what_the_analyzer_proposes(ann: Agent, days: int) -> None:
     assert findings.refresh_findings(NOW, seconds=60) == 3
@@ -97,6 +97,7 @@ def test_findings_are_what_the_analyzer_proposes(ann: Agent, days: int) -> None:
     assert shown.as_of == NOW
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("together", [past_calls._READ_TOGETHER, 0])
 def test_grants_of_every_form_get_what_the_analyzer_proposes_of_each_alone(
     ann: Agent, monkeypatch: pytest.MonkeyPatch, together: int

@@ -193,7 +193,7 @@ def test_a_private_address_is_refused_unless_the_channel_names_its_network(recei
     assert only().state == "sent"
 
 
-@pytest.mark.exhaustive(on="postgresql")
+@pytest.mark.exhaustive
 def test_one_that_never_answers_delays_nobody_else(receiver, monkeypatch):
     monkeypatch.setattr(senders, "SEND_SECONDS", 6.0)
     over = threading.Event()

@@ -191,6 +191,7 @@ def test_password_stays_if_the_tokens_cannot_be_revoked(
     assert tokens.find_token(raw) is None
 
 
+@pytest.mark.exhaustive
 def test_password_hashed_anew_revokes_no_token(settings: Settings):
     settings.PASSWORD_HASHERS = [
         "django.contrib.auth.hashers.PBKDF2PasswordHasher",

@@ -287,6 +287,7 @@ def test_confirmation_taken_back_after_granting_leaves_no_grant(
     assert Grant.objects.count() == 2
 
 
+@pytest.mark.exhaustive
 def test_grants_of_a_file_that_changed_during_its_set_up_come_with_the_next_confirmation(
     live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

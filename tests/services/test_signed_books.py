@@ -142,7 +142,7 @@ def change_an_entry() -> None:
     BudgetPeriod.objects.update(spent=0)
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=12)
 @pytest.mark.parametrize(
     "tamper",
     [
@@ -166,7 +166,7 @@ def test_books_that_were_emptied_are_found_by_the_scheduled_check(
     assert verify(full=True).problems != ()
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize(
     "tamper", [fill_up, add_setting, forget_spending, keep_the_last_entry, change_an_entry]
 )
@@ -231,6 +231,7 @@ def test_pool_that_was_filled_up_is_found_after_the_next_charge(sealed: None):
         assert [found.rpartition(": ")[2] for found in verify(full=full).problems] == [said]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("days", [0, 1000])
 def test_level_that_was_changed_counts_for_nothing_where_the_books_go_on(sealed: None, days: int):
     """A person saves the pool, or a clock seems to have been far ahead when the level was

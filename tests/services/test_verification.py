@@ -228,6 +228,7 @@ def test_old_seal_that_is_gone_is_found_by_reading_in_turns(site):
     ]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("change", "said"),
@@ -246,6 +247,7 @@ def test_broken_json_is_a_fault_and_stops_no_check(site, change, said):
     assert_change_is_found(change, said)
 
 
+@pytest.mark.exhaustive(one_in=5)
 @pytest.mark.one_database
 @pytest.mark.parametrize(
     ("change", "said"),

@@ -296,7 +296,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.exhaustive(but=("a provider without key",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", BAD)
 def test_a_file_that_cannot_work_is_refused_at_start_with_the_remedy(
     name: str, tmp_path: Path, scripted: ScriptedModels, site_env: dict[str, str]

@@ -136,6 +136,7 @@ def test_approving_by_keyboard(window_of: WindowOf):
     assert state(medium) == InvocationState.READY
 
 
+@pytest.mark.exhaustive
 def test_a_risky_call_is_not_approved_by_two_keys(window_of: WindowOf):
     high, _, _ = three()
     window = window_of("approver")
@@ -153,6 +154,7 @@ def test_a_risky_call_is_not_approved_by_two_keys(window_of: WindowOf):
     assert (vote.approve, vote.reason) == (True, "checked with Kim")
 
 
+@pytest.mark.exhaustive
 def test_denying_by_keyboard_needs_a_reason(window_of: WindowOf):
     high, _, _ = three()
     window = window_of("approver")

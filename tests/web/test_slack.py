@@ -159,6 +159,7 @@ def test_what_was_decided_or_edited_meanwhile_is_not_decided_again(room):
     assert len(room.whispers) == 2
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("change", [{"risk": "high"}, {"edited": '{"password":"x"}'}])
 def test_an_old_button_does_not_decide_what_belongs_on_the_page(room, change):
     person()
@@ -191,7 +192,7 @@ def test_opening_the_page_decides_nothing(room):
 # Genuine, fresh, once
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "signing",
@@ -267,7 +268,7 @@ def test_a_channel_without_a_signing_secret_takes_nothing(room):
     assert room.press(room.address, stamp, "approve", secret="").status_code == 401
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("payload", "status"),

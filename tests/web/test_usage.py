@@ -464,6 +464,7 @@ def test_an_agent_carries_what_it_is_shown(people: Site, used: datetime) -> None
     assert definitions(By.AGENT, used)["alice"] is None, "no agent is called so"
 
 
+@pytest.mark.exhaustive
 def test_what_is_carried_is_what_hosts_are_shown(people: Site, used: datetime) -> None:
     for agent in people.agents.values():
         for endpoint in Endpoint.objects.all():

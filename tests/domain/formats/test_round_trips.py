@@ -44,7 +44,7 @@ def test_a_sample_survives_every_other_format_but_for_what_was_reported(
     assert_survives(read_sample(name, path), target)
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=12)
 @pytest.mark.parametrize("target", DISTINCT)
 @settings(max_examples=20)
 @given(document=documents)
@@ -54,7 +54,7 @@ def test_any_server_survives_every_format_but_for_what_was_reported(
     assert_survives(document, target)
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=12)
 @pytest.mark.parametrize("target", DISTINCT)
 @settings(max_examples=12)
 @given(document=documents)
@@ -99,7 +99,7 @@ def _notes(notes: tuple[Note, ...], key: str, index: int = -1) -> list[Note]:
     ]
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=12)
 @pytest.mark.parametrize("target", DISTINCT)
 @settings(max_examples=25)
 @given(made=st.data())

@@ -32,9 +32,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.exhaustive(
-    but=("queue_places.join_queue-False", "tool_source._begin-True", "queue_places.release-False")
-)
+@pytest.mark.exhaustive(but=("queue_places.join_queue-False",))
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_client_is_told_to_come_again_only_if_nothing_was_begun(

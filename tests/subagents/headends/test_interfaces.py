@@ -119,6 +119,7 @@ async def test_anthropics_errors(bench: Bench, serving: Any) -> None:
     )
 
 
+@pytest.mark.exhaustive
 async def test_an_answer_is_cut_at_what_the_client_takes(bench: Bench, serving: Any) -> None:
     key = await db_call(prepared, bench, "anthropic", LONG)
     served = await serving()
@@ -203,6 +204,7 @@ async def test_rest_answers_in_three_formats(bench: Bench, serving: Any) -> None
     assert formats == ["", "markdown", "text", "text"]
 
 
+@pytest.mark.exhaustive
 async def test_rest_takes_a_schema_and_tells_its_health(bench: Bench, serving: Any) -> None:
     key = await db_call(prepared, bench, "rest", {"text": '{"n": 3}'})
     served = await serving()

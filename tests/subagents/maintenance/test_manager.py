@@ -229,6 +229,7 @@ async def test_a_worker_that_was_thought_dead_writes_nothing_and_no_step_is_done
     assert kinds.count("completion") == 1
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.both_databases
 @pytest.mark.parametrize("wish", ["cancel", "pause"])
 async def test_a_wish_that_a_dead_worker_never_heard_of_is_fulfilled_by_the_next(
@@ -303,6 +304,7 @@ async def test_the_most_urgent_comes_first(manager: Any, monkeypatch: pytest.Mon
     assert [params["query"] for params in begun] == ["c", "d", "a", "b"]
 
 
+@pytest.mark.exhaustive
 async def test_servers_that_hang_leave_room_for_requests_that_start_none(
     manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,6 +323,7 @@ async def test_servers_that_hang_leave_room_for_requests_that_start_none(
     here._driving.pop(tests[0].pk).cancel()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 async def test_a_database_that_fails_for_a_moment_costs_nothing(
     manager: Any, monkeypatch: pytest.MonkeyPatch
@@ -400,7 +403,7 @@ async def test_a_new_server_is_only_proposed_and_applied_by_a_person_as_a_draft(
     assert (again.state, "already" in again.error) == (State.FAILED, True)
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
@@ -454,6 +457,7 @@ async def test_a_change_is_applied_only_to_what_it_was_proposed_for(manager: Any
     } <= kinds
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     "change",
     [
@@ -484,6 +488,7 @@ def _described(server: Server) -> Server:
     return server
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_never_answers_was_started(manager: Any) -> None:
     await db_call(lambda: mute(connect_timeout=0.3))
     done = await ended(await manager(), await db_call(ask, Kind.TEST, server="mute"))

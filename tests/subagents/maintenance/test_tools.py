@@ -183,6 +183,7 @@ async def _timed(here: Any) -> float:
     return (time.monotonic() - began) * 1000
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("name", "point", "arguments"),
     [

@@ -327,6 +327,7 @@ async def test_one_that_nobody_has_confirmed_is_not_tried(manager: Any) -> None:
     assert not await db_call(TrialReport.objects.exists)
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_does_not_start_is_to_be_refused(manager: Any) -> None:
     await db_call(newcomer, command=["/nowhere/server"])
     _, report = await tried(await manager())
@@ -413,7 +414,7 @@ async def test_a_remote_server_is_tried_without_figures_of_its_machine_and_besid
     )
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("shared_by", ["everybody", "agent"])
 async def test_a_server_that_answers_two_sessions_differently_is_proposed_to_be_shared_by_session(
     manager: Any, shared_by: str
@@ -488,6 +489,7 @@ async def test_proposal_of_a_trial_is_applied_at_once(manager: Any) -> None:
     assert (await db_call(Tool.objects.get)).status == "approved"
 
 
+@pytest.mark.exhaustive
 async def test_a_trial_whose_database_fails_before_a_call_is_tried_again(
     manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

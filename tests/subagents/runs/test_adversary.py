@@ -102,6 +102,7 @@ async def test_an_endpoint_of_expert_tools_alone_lists_nothing_else(
     assert list((await worker()).engine.get_catalogue("file", "ann").entries) == ["expert"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_a_thousand_calls_in_one_breath_are_cut_to_the_limit(
     bench: Bench, worker: Any
@@ -239,6 +240,7 @@ async def test_an_injected_result_adds_no_tool(bench: Bench, worker: Any) -> Non
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_odd_arguments_of_our_own_tool_are_refused_by_name(bench: Bench, worker: Any) -> None:
     odd: list[dict[str, Any]] = [

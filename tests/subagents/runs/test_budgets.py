@@ -189,6 +189,7 @@ async def test_a_run_keeps_enough_of_its_budgets_for_a_last_word(bench: Bench, w
     assert (tools[0] > 0, tools[1:]) == (True, [0]), "the last turn has no tools"
 
 
+@pytest.mark.exhaustive
 async def test_where_others_have_spent_even_that_the_caller_hears_what_was_done_and_when_there_is_more(
     bench: Bench, worker: Any
 ) -> None:
@@ -205,6 +206,7 @@ async def test_where_others_have_spent_even_that_the_caller_hears_what_was_done_
     assert told["structuredContent"]["so_far"] == told["content"][1]["text"]
 
 
+@pytest.mark.exhaustive
 async def test_a_turn_whose_worker_died_in_it_spends_what_its_run_says(
     bench: Bench, worker: Any
 ) -> None:

@@ -169,6 +169,7 @@ async def test_an_end_that_was_recorded_is_taken_from_the_record(bench: Bench, w
     assert (bench.sent(), done.answer) == ([], "as it was")
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("writer", ["worker:box:47:aaaa", "ours"])
 async def test_a_call_of_a_worker_that_has_lost_the_run_is_given_up_at_once(
     bench: Bench, worker: Any, writer: str
@@ -361,6 +362,7 @@ async def test_a_run_that_waits_for_a_person_is_looked_at_when_that_person_has_d
     assert (done.state, done.fence) == (RunState.DONE, asleep.fence + 1)
 
 
+@pytest.mark.exhaustive
 async def test_an_approver_may_change_what_a_run_calls_with(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         run = prepared(bench)

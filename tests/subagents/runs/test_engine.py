@@ -439,6 +439,7 @@ async def test_a_run_shows_what_it_saved(bench: Bench, worker: Any) -> None:
     assert (await here.drive(talks)).savings["context_saved"] < 0
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(("price", "gain"), [("500", 1), ("0.001", -1)])
 async def test_money_is_reckoned_against_the_callers_model(
     bench: Bench, worker: Any, price: str, gain: int

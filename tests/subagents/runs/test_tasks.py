@@ -7,6 +7,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from django.utils import timezone
 
 from mcpregistry.calls.call import CallHost, CallOutcome
@@ -65,6 +66,7 @@ async def test_the_host_gets_a_handle_and_the_runs_end_is_its_answer(
     assert (record.state, record.lease_until) == (InvocationState.SUCCEEDED, None)
 
 
+@pytest.mark.exhaustive
 async def test_a_run_that_answers_a_question_of_the_calls_server_does_not_end_the_call(
     bench: Bench, worker: Any
 ) -> None:
@@ -80,6 +82,7 @@ async def test_a_run_that_answers_a_question_of_the_calls_server_does_not_end_th
     assert (await shown(outcome))["status"] == "completed"
 
 
+@pytest.mark.exhaustive
 async def test_the_process_that_took_the_call_may_die_and_a_clock_may_pass(
     bench: Bench, worker: Any
 ) -> None:
@@ -139,6 +142,7 @@ async def test_a_run_that_an_operator_cancels_is_a_result(bench: Bench, worker: 
     assert "The run was cancelled." in view["result"]["content"][0]["text"]
 
 
+@pytest.mark.exhaustive
 async def test_a_long_answer_is_kept_whole(bench: Bench, worker: Any) -> None:
     long = "word " * 40_000
     await db_call(offered, bench, {"text": long})

@@ -59,6 +59,7 @@ def test_run_is_green_when_all_tests_pass(run: Run) -> None:
     assert output.endswith("1 passed, 0 failed\n")
 
 
+@pytest.mark.exhaustive
 def test_failure_behind_many_tests_is_explained_at_the_end(run: Run) -> None:
     passing = "import pytest\n@pytest.mark.parametrize('number', range(100))\ndef test_fine(number): pass\n"
     code, output = run(

@@ -141,6 +141,7 @@ def test_all_work_that_only_a_worker_does_is_named_once_none_takes_it(
     assert said["provider is a draft: confirm it to use its models"] == ("warn", "1")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 def test_work_that_waits_rightly_is_not_called_forgotten(client_of: ClientOf, site: Site) -> None:
     now = timezone.now()

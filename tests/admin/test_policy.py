@@ -96,6 +96,7 @@ def test_rules_are_found_filtered_and_switched_in_bulk(client_of: ClientOf, site
     assert PolicyRule.objects.filter(enabled=True).count() == 3
 
 
+@pytest.mark.exhaustive
 def test_a_rule_is_switched_by_its_buttons_and_shows_its_failures(
     client_of: ClientOf, site: Site
 ) -> None:

@@ -54,7 +54,7 @@ def test_recall_of_unusual_orders_is_as_documented():
     assert len(false) <= 1
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.attack
 @pytest.mark.parametrize("part", ["tuning", "second", "third"])
 def test_what_was_learnt_is_not_forgotten(part: Part):

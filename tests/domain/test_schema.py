@@ -144,6 +144,7 @@ def _cost(of: dict[str, Any], arguments: dict[str, Any]) -> float:
     return max(costs)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 def test_the_corpus_does_not_crash_the_process_either():
     """A stack overflow in native code would not be an exception."""

@@ -35,7 +35,7 @@ def connections(here: Bench) -> int:
     return [each.state for each in here.events if each.kind == "state"].count("connected")
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive
 @pytest.mark.attack
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_burst_over_stdio_harms_no_call(bench: Make, era: str):

@@ -228,6 +228,7 @@ async def test_a_held_call_that_was_given_up_ends_as_its_server_answered(
     assert kinds[-3:] == ["call.unknown", "call.succeeded", "call.corrected"]
 
 
+@pytest.mark.exhaustive
 async def test_an_end_that_cannot_be_corrected_at_once_is_kept_like_any_late_end(
     site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,7 @@ def unheard_beginning(monkeypatch: pytest.MonkeyPatch, *, written: bool) -> None
     monkeypatch.setattr(tool_source, "_begin", _begin)
 
 
-@pytest.mark.exhaustive(but=("asked_as_a_task",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("story", ["asked", "asked_as_a_task"])
 async def test_a_run_that_was_begun_all_the_same_answers_its_caller(
     bench: Bench, working: Any, monkeypatch: pytest.MonkeyPatch, story: str

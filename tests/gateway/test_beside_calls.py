@@ -168,6 +168,7 @@ async def test_a_host_that_opens_no_pages_gets_the_address_as_text(stage, site, 
         assert "passwd" not in str(bad)
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_may_not_ask_people_sends_them_to_no_page(stage, site, launched):
     slug = await outside(scene, stage, asks_elicitation=False)
     heard = Heard()

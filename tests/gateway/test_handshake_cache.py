@@ -523,6 +523,7 @@ def test_so_it_is_with_variables_that_only_a_record_refers_to(files):
     files.again('{"tools":["b"]}', "SOME_KEY")
 
 
+@pytest.mark.exhaustive
 def test_a_site_that_has_started_meanwhile_may_not_know_the_keys_of_a_file(files):
     """Its workers are asked, and the file is refused if they do not get them."""
     (files.var / "up.lock").write_text("4711")

@@ -181,6 +181,7 @@ async def test_one_connection_has_a_bounded_number_of_requests_without_an_answer
         await stream.leave()
 
 
+@pytest.mark.exhaustive
 async def test_a_session_whose_stream_is_not_read_keeps_little_and_delays_nobody(stage, slug):
     async with doors(slug, stage.tokens[slug]) as at:
         unread, read = [await at.opened() for _ in range(2)]

@@ -90,6 +90,7 @@ STRANGERS = {
 }
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.attack
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
 @pytest.mark.parametrize("stranger", STRANGERS)

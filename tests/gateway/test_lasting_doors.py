@@ -447,6 +447,7 @@ async def test_a_connection_that_lasts_has_a_row_and_ends_with_it(site, token, d
         assert await until(lambda: host.over) == (1000 if door == "ws" else "ended in good order")
 
 
+@pytest.mark.exhaustive
 async def test_what_is_posted_finds_its_stream_whichever_process_it_meets(site, stage, own, token):
     async with raw(site, token, "sse") as host, own.raw(token) as elsewhere:
         await host.handshake()

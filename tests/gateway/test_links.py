@@ -125,6 +125,7 @@ async def test_a_resource_keeps_the_rules_of_its_own_row_by_links_and_templates(
                 await host.read_resource(uri)
 
 
+@pytest.mark.exhaustive
 async def test_apps_of_a_server_can_be_switched_off(stage, site, launched):
     scene = await outside(Scene, stage)
     await outside(Server.objects.filter(pk=scene.server.pk).update, mcp_apps=False)

@@ -296,6 +296,7 @@ async def test_a_word_about_a_request_reaches_the_process_that_serves_it(stage, 
     assert len(await recorded(slug)) == 2
 
 
+@pytest.mark.exhaustive
 @one_database
 async def test_a_lost_connection_does_not_cancel_a_call_of_the_older_era(stage, slug, tmp_path):
     async with doors(slug, stage.tokens[slug]) as both:
@@ -320,7 +321,7 @@ async def answered_later(stream: Stream, path: Doors, corpus: Corpus) -> tuple[s
     return event_id, again.messages[-1]
 
 
-@pytest.mark.exhaustive(but=("False",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("lane", [True, False])
 async def test_a_host_that_lost_its_connection_reads_the_answer_at_another_process(
     stage, slug, lane
@@ -343,6 +344,7 @@ async def test_a_host_that_lost_its_connection_reads_the_answer_at_another_proce
             await again.leave()
 
 
+@pytest.mark.exhaustive
 @one_database
 async def test_a_session_does_not_idle_while_a_plain_call_runs(stage, slug, tmp_path):
     async with doors(slug, stage.tokens[slug]) as at:

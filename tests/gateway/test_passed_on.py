@@ -196,6 +196,7 @@ async def test_what_is_passed_on_counts_among_the_calls_of_the_agent(stage, slug
         assert "RATE_LIMITED" in str(answer)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 async def test_what_is_posted_to_a_stream_of_another_process_counts_too_and_is_not_kept(
     stage, slug

@@ -240,6 +240,7 @@ def test_what_lists_are_narrowed_to_is_found_by_an_index(
     assert not found, "\n\n".join(found)
 
 
+@pytest.mark.exhaustive
 def test_whole_lists_are_read_in_the_order_of_an_index(admin: Client) -> None:
     for address in ("/api/v1/invocations", "/api/v1/audit"):
         with CaptureQueriesContext(connection) as asked:

@@ -388,6 +388,7 @@ TOO_WIDE: dict[str, tuple[dict[str, Any], Callable[[], PermitWish]]] = {
 }
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("case", TOO_WIDE)
 def test_a_permit_only_narrows_and_a_wrong_one_decides_nothing(bob: User, case: str):
     change, wish = TOO_WIDE[case]

@@ -84,6 +84,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("how", CHANGES)
 def test_a_file_that_was_changed_is_found(folder, how):
     file = files(folder)[1]
@@ -292,7 +293,7 @@ ODD = [
 ]
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=12)
 @pytest.mark.parametrize("lines", ODD, ids=lambda lines: str(lines[:60]))
 def test_a_file_that_somebody_wrote_to_be_odd_is_told_of_and_breaks_nothing(folder, lines):
     odd = folder / "audit-odd.jsonl.gz"

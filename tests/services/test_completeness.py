@@ -92,6 +92,7 @@ def test_deleted_checkpoints_are_found_though_new_ones_were_made(
         assert problem.startswith("All checkpoints before ")
 
 
+@pytest.mark.exhaustive
 def test_processes_look_anew_after_triggers_were_missing() -> None:
     before = Configuration.load().revision
     call_command("migrate", verbosity=0)

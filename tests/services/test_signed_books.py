@@ -271,6 +271,7 @@ def test_pool_deleted_by_hand_is_found(sealed: None):
     assert any("no audit entry records its deletion." in found for found in verify().problems)
 
 
+@pytest.mark.exhaustive
 def test_saved_pool_and_budget_go_on_in_their_books(sealed: None):
     """A form has read the row before the last entry was added."""
     pool = EnergyPool.objects.get()

@@ -73,7 +73,7 @@ def ids(found: Iterable[dict[str, str]]) -> set[str]:
     return {line["id"] for line in found}
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize(
     "end", ["approved", "rejected", "cancelled", "too late", "waiting", "expired"]
 )
@@ -90,7 +90,7 @@ def test_the_history_is_filtered_by_how_it_ended(
     ]
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize(
     ("query", "ends"),
     [

@@ -246,6 +246,7 @@ def test_number_of_guesses_is_bounded_whatever_the_number_of_networks(waited: li
     assert not LoginAttempt("ann", everywhere(1039)).begin(now + LONGEST_WAIT + PACE)
 
 
+@pytest.mark.exhaustive
 def test_network_of_an_earlier_log_in_is_not_paced(waited: list[float]):
     assert enter(at=ELSEWHERE).status_code == 302
     flood(timezone.now())

@@ -375,6 +375,7 @@ def test_definitions_are_those_of_the_shown_rows(people: Site, used: datetime, s
     assert any(row.definition for row in every)
 
 
+@pytest.mark.exhaustive
 def test_who_has_no_role_sees_neither(client_of: ClientOf, people: Site) -> None:
     people.people["viewer"].groups.clear()
     for name in ("index", "csv", "failures"):

@@ -36,6 +36,7 @@ def test_the_servers_of_a_sample_keep_their_order_and_that_of_their_keys(
     assert json.dumps(again) == json.dumps(twice)
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("target", FORMATS)
 @pytest.mark.parametrize(("name", "path"), SAMPLES, ids=IDS)
 def test_a_sample_survives_every_other_format_but_for_what_was_reported(

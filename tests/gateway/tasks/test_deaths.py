@@ -110,6 +110,7 @@ async def test_killed_while_it_followed_another_process_goes_on(
     assert await outside(broken) == []
 
 
+@pytest.mark.exhaustive
 async def test_what_a_host_says_to_another_process_reaches_the_server(stage, site, token):
     with web(stage.env) as other:
         async with (

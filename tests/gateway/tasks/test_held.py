@@ -143,6 +143,7 @@ async def test_an_edit_runs_and_is_told(opened, bob, worker, journal):
     assert (sent(journal, note), sent(journal, instead)) == (0, 1)
 
 
+@pytest.mark.exhaustive
 async def test_a_host_that_comes_back_after_we_were_started_anew_finds_its_result(
     opened, stage, bob, worker
 ):

@@ -77,6 +77,7 @@ async def test_a_strangers_task_is_as_absent_as_one_that_never_was(
     assert never["code"] == -32602
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", [None, "another", "=?base64?!!?="])
 async def test_over_http_the_name_header_must_hold_the_id(opened, method, name):

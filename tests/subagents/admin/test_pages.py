@@ -148,6 +148,7 @@ def test_lists_open_for_every_role(expert: ExpertTool, role: str, page: str) -> 
     assert client_as(role).get(f"/admin/subagents/{page}/").status_code == 200
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(("role", "status"), [("viewer", 403), ("operator", 403), ("admin", 302)])
 def test_only_who_may_grant_may_change_it(
     expert: ExpertTool, model: LanguageModel, role: str, status: int

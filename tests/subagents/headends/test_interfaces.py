@@ -239,6 +239,7 @@ async def test_hosts_say_a_format_where_the_endpoint_has_an_mcp_headend(
     assert await db_call(lambda: Run.objects.get().arguments) == '{"text":"hello"}'
 
 
+@pytest.mark.exhaustive
 async def test_a_tool_with_several_arguments_takes_an_object(bench: Bench, serving: Any) -> None:
     import openai
 
@@ -295,6 +296,7 @@ async def test_two_agents_see_their_own_models(bench: Bench, serving: Any) -> No
     assert await db_call(Invocation.objects.count) == 0
 
 
+@pytest.mark.exhaustive
 async def test_a_tool_with_its_own_format_refuses_a_schema(bench: Bench, serving: Any) -> None:
     """The schema would be ignored, and the client would read a text as JSON."""
     arguments = {

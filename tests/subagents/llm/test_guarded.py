@@ -80,6 +80,7 @@ async def refusal(kind: str, base: str, **more: Any) -> ModelError:
     return caught.value
 
 
+@pytest.mark.exhaustive(one_in=5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0177.0.0.1", "2130706433"]

@@ -226,6 +226,7 @@ def test_an_agent_that_asked_for_the_server_hears_of_its_tools_and_of_the_verdic
     assert (said["trial"]["verdict"], set(said["trial"])) == ("attention", {"verdict", "at"})
 
 
+@pytest.mark.exhaustive
 def test_reports_are_read_over_rest_and_agents_try_nothing(proposed: Any) -> None:
     row = proposed()
     viewer = person("viewer")
@@ -339,6 +340,7 @@ async def test_a_server_that_does_not_start_is_to_be_refused(manager: Any) -> No
     assert "/nowhere/server" in report.findings[0]["text"]
 
 
+@pytest.mark.exhaustive
 async def test_what_a_servers_command_names_is_proposed_to_be_read_and_then_its_sandbox(
     manager: Any,
 ) -> None:
@@ -371,6 +373,7 @@ async def test_what_a_servers_command_names_is_proposed_to_be_read_and_then_its_
     assert (server.sandbox, server.sandbox_read) == ("enforce", named)
 
 
+@pytest.mark.exhaustive
 async def test_site_data_that_a_command_names_is_never_proposed(manager: Any) -> None:
     inside = settings.VAR_DIR / "notes.py"
     inside.write_text("")

@@ -56,6 +56,7 @@ async def driven(worker: Any, prepare: Any) -> Run:
     return await (await worker()).drive(run)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_no_spelling_reaches_a_tool_that_is_not_granted(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
@@ -71,6 +72,7 @@ async def test_no_spelling_reaches_a_tool_that_is_not_granted(bench: Bench, work
     assert not await db_call(Invocation.objects.exists)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_what_asks_for_held_calls_is_not_the_models_either(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:

@@ -113,6 +113,7 @@ async def test_a_spent_budget_refuses_the_call_of_an_expert_tool_before_a_run_be
     assert not await db_call(Run.objects.exists)
 
 
+@pytest.mark.exhaustive
 async def test_runs_at_once_do_not_all_pass_on_one_budget_and_who_is_refused_says_why(
     bench: Bench, worker: Any
 ) -> None:

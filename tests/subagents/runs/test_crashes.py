@@ -289,6 +289,7 @@ async def test_who_started_a_run_does_not_approve_what_its_calls_ask_for(
         assert (await here.drive(run)).state == RunState.CANCELLED
 
 
+@pytest.mark.exhaustive
 async def test_whoever_settled_a_call_of_a_run_does_not_approve_its_next_one(
     bench: Bench, worker: Any
 ) -> None:

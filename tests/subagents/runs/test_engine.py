@@ -283,6 +283,7 @@ async def test_money_is_reserved_before_it_is_spent(bench: Bench, worker: Any) -
     assert run.cost <= Decimal("0.5")
 
 
+@pytest.mark.exhaustive
 async def test_energy_adds_up_and_ends_a_run_in_time(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         server = bench.server()
@@ -402,6 +403,7 @@ async def test_cancelling_reaches_the_tool_call(bench: Bench, worker: Any) -> No
     assert await db_call(states, run) == [("slow__count", "unknown")]
 
 
+@pytest.mark.exhaustive
 async def test_a_cancelled_run_says_of_its_call_what_the_record_says_a_moment_later(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,6 +424,7 @@ async def test_a_cancelled_run_says_of_its_call_what_the_record_says_a_moment_la
     assert call.result == (await db_call(real, call.invocation)).text
 
 
+@pytest.mark.exhaustive
 async def test_a_run_shows_what_it_saved(bench: Bench, worker: Any) -> None:
     def prepare() -> tuple[Run, Run]:
         server = bench.server()

@@ -83,7 +83,7 @@ MISSING: dict[str, tuple[Callable[[Bench], None], str, str]] = {
 }
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.one_database
 @pytest.mark.parametrize("name", MISSING)
 def test_what_is_missing_is_named_before_anything_is_spent(bench: Bench, name: str) -> None:

@@ -78,7 +78,7 @@ async def test_an_expert_tools_model_answers_in_the_hosts_place(bench, working, 
     assert made == await db_call(lambda: list(Run.objects.values_list("call_id", flat=True)))
 
 
-@pytest.mark.exhaustive(but=("uses tools-legacy",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["legacy", "modern"])
 @pytest.mark.parametrize("why", ["uses tools", "is not there", "may not ask"])
 async def test_where_no_model_of_ours_may_answer_the_server_is_told_in_words(

@@ -113,6 +113,7 @@ async def test_after_a_fallback_the_other_model_gets_none_of_it(
     ) == [True, False]
 
 
+@pytest.mark.exhaustive
 async def test_arguments_in_another_type_are_read_decided_on_and_recorded_in_the_schemas(
     bench: Bench, worker: Any, heard: list[Heard]
 ) -> None:

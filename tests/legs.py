@@ -149,17 +149,13 @@ _POSTGRES_IN_GATE = tuple(
             "bound.py",
             "changes.py",
             "claims.py",
-            "conversations.py",
             "energy.py",
             "live_configuration.py",
-            "own_faults.py",
             "rates.py",
             "recorder.py",
             "unheard.py",
-            "waiting.py",
         ),
         "controlplane/test_": ("databases.py",),
-        "gateway/": ("tasks/test_held.py", "test_changes.py"),
         "management/test_": ("commands.py",),
         "services/test_": (
             "access.py",
@@ -188,7 +184,7 @@ _POSTGRES_IN_GATE = tuple(
             "two_at_once.py",
             "verification.py",
         ),
-        "subagents/": ("maintenance/test_manager.py", "runs/test_takeover.py"),
+        "subagents/": ("maintenance/test_manager.py",),
         "web/test_": ("queue.py",),
     }.items()
     for name in names

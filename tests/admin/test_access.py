@@ -320,6 +320,7 @@ def test_an_endpoint_whose_names_some_host_would_shorten_says_so(
 # Switching off
 
 
+@pytest.mark.exhaustive
 def test_switching_off_by_the_form_says_first_what_stops_and_keeps_what_was_typed(
     client_of: ClientOf, site: Site
 ) -> None:

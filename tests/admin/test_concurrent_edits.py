@@ -181,6 +181,7 @@ def test_same_change_by_both_is_no_conflict(client: Client, site: Site) -> None:
     assert client.post(page(agent), form | {"description": "the same"}).status_code == 302
 
 
+@pytest.mark.exhaustive
 def test_switch_that_both_have_moved_shows_what_it_is_now(client: Client) -> None:
     row = Conversation.objects.get()
     form = opened(client, row)
@@ -189,6 +190,7 @@ def test_switch_that_both_have_moved_shows_what_it_is_now(client: Client) -> Non
     assert '"github"' in errors(answer)["servers"]
 
 
+@pytest.mark.exhaustive
 def test_relation_that_both_have_changed_is_shown_by_name(client: Client, site: Site) -> None:
     row = Workspace.objects.get()
     form = opened(client, row)

@@ -218,6 +218,7 @@ def test_a_token_that_was_rotated_and_those_of_others_need_nobody(
 LEFT_OUT = "Tool a is shown to hosts with changes: icons does not follow the MCP specification.\nb: its name is not text"
 
 
+@pytest.mark.exhaustive
 def test_servers_with_left_out_definitions_are_named_until_they_are_fine(
     client_of: ClientOf, site: Site
 ) -> None:

@@ -125,6 +125,7 @@ def test_only_administrators_write_rules(client_of: ClientOf, role: str, may: bo
     assert PolicyRule.objects.exists() is may
 
 
+@pytest.mark.exhaustive
 def test_a_rule_made_from_a_call_is_a_draft_that_is_tried_and_then_made_live(
     client_of: ClientOf, site: Site
 ) -> None:

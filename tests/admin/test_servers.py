@@ -435,6 +435,7 @@ def test_the_page_tells_how_the_server_is(client_of: ClientOf, site: Site) -> No
     assert "did not accept a connection" in down
 
 
+@pytest.mark.exhaustive
 def test_a_connection_whose_process_is_silent_does_not_say_that_it_is_connected(
     client_of: ClientOf, site: Site
 ) -> None:
@@ -688,6 +689,7 @@ def test_the_launch_page_warns_of_a_secret_in_the_command(
         assert server.command == ["sh", "--token", "${cred:open-token}"]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     ("era", "date"), [("modern", "2026-07-28"), ("legacy", "2025-11-25 and earlier")]
 )

@@ -152,6 +152,7 @@ async def test_a_refusal_by_mistake_is_taken_back_and_people_are_asked_again(hel
     assert await ask(held, a=1) != held_id
 
 
+@pytest.mark.exhaustive
 async def test_prefer_wait_holds_the_answer_until_the_decision(held):
     calling = asyncio.create_task(
         held.call("echo__echo", {"params": {"a": 2}}, Prefer=f"wait={HANG_LIMIT:.0f}")

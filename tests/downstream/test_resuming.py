@@ -319,6 +319,7 @@ def everything_over_http() -> Iterator[str]:
     raise AssertionError("it listens on no port, though others can hardly have taken all of these")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.node
 async def test_server_everything_over_http_serves(bench: Make):
     with everything_over_http() as url:

@@ -134,6 +134,7 @@ def test_without_the_variable_a_failpoint_does_nothing():
         failpoints.failpoint(name)
 
 
+@pytest.mark.exhaustive
 async def test_a_joined_caller_whose_process_is_killed_keeps_its_seat_no_longer_than_its_lease(
     site: Make, asking: Server, bob: User, monkeypatch: pytest.MonkeyPatch
 ):

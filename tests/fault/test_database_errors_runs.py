@@ -335,7 +335,7 @@ async def test_a_run_goes_on_and_makes_nothing_twice(
     await db_call(agree, bench, run)
 
 
-@pytest.mark.exhaustive(one_in=4)
+@pytest.mark.exhaustive(one_in=16)
 @pytest.mark.parametrize(
     ("story", "point"), [(story, point) for story in ASKED for point in POINTS[story]]
 )

@@ -170,7 +170,7 @@ async def test_every_change_made_by_another_process_is_told(stage, site, door, m
             assert await host.names() == expected()
 
 
-@pytest.mark.exhaustive(but=("2026-07-28",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 async def test_a_grant_that_runs_out_is_told_though_nothing_is_written_then(
     stage, site, mode, launched

@@ -66,6 +66,7 @@ async def test_what_is_granted_is_completed_by_its_server_and_nothing_is_recorde
     assert not await outside(Invocation.objects.filter(server_slug=scene.slug).exists)
 
 
+@pytest.mark.exhaustive
 async def test_grants_and_rules_hold_for_what_is_suggested(stage, site, launched):
     scene = await outside(lambda: Scene(stage, granted=False))
     await outside(lambda: scene.grant(kind="template", uri="repo://m*"))

@@ -98,6 +98,7 @@ async def test_what_is_linked_to_is_nobody_elses_and_keeps_to_the_rules(stage, s
             await host.read_resource(LINK)
 
 
+@pytest.mark.exhaustive
 async def test_a_resource_keeps_the_rules_of_its_own_row_by_links_and_templates(
     stage, site, launched
 ):

@@ -415,6 +415,7 @@ async def test_the_answer_of_a_process_that_died_is_in_the_record_of_the_call(st
     assert (unknown["id"], "not stored" in unknown["error"]["message"]) == (7, True)
 
 
+@pytest.mark.exhaustive
 async def test_one_session_too_many_ends_the_one_that_idled_longest(stage, slug, monkeypatch):
     monkeypatch.setattr(host_sessions, "MOST", 2)
     async with doors(slug, stage.tokens[slug]) as both:

@@ -97,7 +97,7 @@ def lines(stream: Stream) -> list[str]:
     ]
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("shared_by", ["session", "everybody"])
 async def test_changes_by_every_process_reach_the_stream_at_one_of_them(
     stage: Stage, shared_by: str

@@ -62,7 +62,7 @@ async def subscribed(host: Client, scene: Scene) -> str:
     return said.text
 
 
-@pytest.mark.exhaustive(but=("http-auto-modern",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 @pytest.mark.parametrize("door", ["http", "stdio"])

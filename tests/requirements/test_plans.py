@@ -265,6 +265,7 @@ def test_the_clock_lets_sqlite_look_at_its_tables(db: None) -> None:
         assert [int(stat.split()[0]) for (stat,) in cursor.fetchall()] == [ROWS, ROWS]
 
 
+@pytest.mark.exhaustive
 def test_a_beginning_finds_entries_of_the_log(admin: Client) -> None:
     assert search_entries(AuditEntry.objects.all(), "call:0000").count() == 1_000
     assert {each.kind for each in search_entries(AuditEntry.objects.all(), "odd")} == {

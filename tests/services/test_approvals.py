@@ -472,6 +472,7 @@ def test_the_use_of_a_call_that_never_ran_is_given_back_though_its_process_died(
     assert AuditEntry.objects.filter(kind="permit.returned", actor="ann").count() == 1
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.both_databases
 @pytest.mark.parametrize("state", ["succeeded", "tool_error", "unknown", "dispatched", "none"])
 def test_the_use_of_a_call_that_may_have_run_or_may_yet_run_stays_taken(bob: User, state: str):

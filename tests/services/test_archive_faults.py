@@ -223,6 +223,7 @@ def test_what_was_moved_before_the_file_was_begun_is_not_written_again(tmp_path,
     holds(other)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("site")
 def test_without_a_folder_it_makes_one_for_the_owner_alone(tmp_path, settings):
     settings.VAR_DIR = tmp_path / "var"

@@ -130,6 +130,7 @@ def test_a_record_that_was_removed_in_the_middle_is_found(folder):
     assert "Archive record 3: the records before it are missing, from number 2 on" in told()
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     "column", ["at", "writer", "from_seq", "to_seq", "head", "head_key", "file", "prev", "hash"]
 )

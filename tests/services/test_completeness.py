@@ -183,6 +183,7 @@ def test_a_disabled_trigger_is_missing() -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_tables_of_an_unreleased_version_are_refused() -> None:
     note = 'ALTER TABLE mcpregistry_configuration RENAME COLUMN "{}" TO "{}"'
     with connection.cursor() as cursor:

@@ -111,6 +111,7 @@ def test_a_webhook_gets_the_facts_signed(receiver):
     )
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
@@ -378,6 +379,7 @@ def test_hostile_names_neither_forge_headers_nor_markup(post_office):
         assert "\x1b" not in part
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("verb", "reply", "says", "code"),
     [
@@ -444,6 +446,7 @@ def test_slack_is_asked_with_buttons_and_the_message_changes_when_it_is_decided(
         assert set(Delivery.objects.values_list("state", flat=True)) == {"sent"}
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("risk", "arguments"),
     [

@@ -100,6 +100,7 @@ def test_a_start_writes_down_what_the_file_says_and_makes_no_server(
     assert ProjectFile.objects.values().get() == before
 
 
+@pytest.mark.exhaustive
 def test_two_directories_have_the_same_server_and_each_is_listed_in_its_own_alone(
     live_db: None, tmp_path: Path
 ) -> None:
@@ -188,6 +189,7 @@ def test_a_changed_entry_stops_and_an_equal_one_stays_until_the_next_confirmatio
     assert states() == {"git": Lifecycle.ACTIVE, "web": Lifecycle.ACTIVE, "more": Lifecycle.ACTIVE}
 
 
+@pytest.mark.exhaustive
 def test_a_file_that_returns_to_its_confirmed_content_needs_no_second_confirmation(
     live_db: None, tmp_path: Path
 ) -> None:
@@ -388,6 +390,7 @@ def test_a_link_to_the_directory_is_the_same_directory(db: None, tmp_path: Path)
         resolve_directory(tmp_path / "none")
 
 
+@pytest.mark.exhaustive
 def test_what_was_confirmed_for_one_agent_and_endpoint_is_not_given_to_others(
     live_db: None, tmp_path: Path
 ) -> None:
@@ -407,6 +410,7 @@ def test_what_was_confirmed_for_one_agent_and_endpoint_is_not_given_to_others(
     assert (note(tmp_path).endpoint_slug, note(tmp_path).agent_slug) == ("wide", "ann")
 
 
+@pytest.mark.exhaustive
 def test_a_deleted_endpoint_takes_the_confirmation_with_it(live_db: None, tmp_path: Path) -> None:
     write(tmp_path, git=entry("log"))
     row = set_up(tmp_path)

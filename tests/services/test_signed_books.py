@@ -210,6 +210,7 @@ def test_lowered_spending_is_corrected_before_the_next_call(budget: Budget):
     assert BudgetEntry.objects.order_by("-seq")[0].spent == ENTRIES + 1
 
 
+@pytest.mark.exhaustive
 def test_spending_that_was_lowered_for_a_moment_is_found(sealed: None):
     """The last entry was changed while the next one was written, and is again as it was."""
     forget_spending()
@@ -266,6 +267,7 @@ def test_retention_and_deletion_are_no_faults(sealed: None):
         assert verify(full=full).problems == ()
 
 
+@pytest.mark.exhaustive
 def test_pool_deleted_by_hand_is_found(sealed: None):
     EnergyPool.objects.all().delete()
     assert any("no audit entry records its deletion." in found for found in verify().problems)

@@ -42,6 +42,7 @@ def test_a_form_that_is_come_back_to_can_be_sent(window_of: Windows, crowd: Site
     assert button.get_attribute("aria-busy") is None
 
 
+@pytest.mark.exhaustive
 def test_a_form_says_at_once_that_it_works_and_is_sent_once(
     window_of: Windows, crowd: Site
 ) -> None:

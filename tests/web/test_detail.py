@@ -145,6 +145,7 @@ def test_the_address_of_a_remote_server_is_shown(client_of: ClientOf):
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 def test_arguments_are_compared_with_the_last_approved_call_of_the_tool(
     client_of: ClientOf, people: Site

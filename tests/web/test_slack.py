@@ -143,6 +143,7 @@ def test_a_second_person_is_needed_where_the_rule_says_so(room):
     assert state(request) == "ready"
 
 
+@pytest.mark.exhaustive
 def test_what_was_decided_or_edited_meanwhile_is_not_decided_again(room):
     person()
     request, stamp = room.ask()
@@ -171,6 +172,7 @@ def test_an_old_button_does_not_decide_what_belongs_on_the_page(room, change):
     assert (state(request), room.views) == ("pending", [])
 
 
+@pytest.mark.exhaustive
 def test_a_dialog_shows_the_refusal_itself(room):
     user = person()
     _, stamp = room.ask()

@@ -365,7 +365,7 @@ def test_advice_is_worked_out_for_the_busiest_tools(
     assert advised() == every & {"git_log"}
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=12)
 @pytest.mark.parametrize("sort", queries.SORTS)
 def test_definitions_are_those_of_the_shown_rows(people: Site, used: datetime, sort: str) -> None:
     rows = queries.usage(By.TOOL, PERIODS["7d"], now=used, wanted=UsageFilter()).rows

@@ -149,6 +149,7 @@ async def test_the_identical_call_joins_and_once_approved_runs_once_and_gives_th
     assert len(await case.calls()) == 2
 
 
+@pytest.mark.exhaustive
 async def test_other_arguments_and_other_agents_do_not_join(brisk, stage, token, case):
     brisk.wait_known(stage.tokens["other"])
     async with http_host(brisk, token) as host, http_host(brisk, stage.tokens["other"]) as stranger:
@@ -160,6 +161,7 @@ async def test_other_arguments_and_other_agents_do_not_join(brisk, stage, token,
     assert len(await case.calls()) == 3
 
 
+@pytest.mark.exhaustive
 async def test_everybody_who_waits_for_the_same_call_gets_the_one_result(site, stage, token, case):
     """Two hosts over HTTP, in both eras, and one over stdio, which is another process."""
     async with (

@@ -187,6 +187,7 @@ async def test_many_tasks_at_once_each_end_with_their_own_result(opened):
         assert await asyncio.gather(*(one(label) for label in labels)) == labels
 
 
+@pytest.mark.exhaustive
 async def test_taking_a_task_on_and_its_end_are_in_the_audit_log(opened):
     async with opened() as host:
         task_id = await begin(host, "remote__slow_compute", seconds=0.1)

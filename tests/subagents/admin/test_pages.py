@@ -432,6 +432,7 @@ def test_a_money_budget_refuses_a_replay_on_a_model_without_prices(
     assert Run.objects.count() == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 def test_the_page_and_the_list_keep_their_budget_when_rows_multiply(
     run: Run, model: LanguageModel

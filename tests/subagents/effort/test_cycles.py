@@ -374,6 +374,7 @@ async def test_switched_off_it_stops_and_another_worker_may_go_on(
     assert await db_call(cycle.list_due_agents, timezone.now()) == []
 
 
+@pytest.mark.exhaustive
 async def test_a_narrowed_conversation_narrows_what_its_own_agent_may_use(
     bench: Bench, talking: Any
 ) -> None:

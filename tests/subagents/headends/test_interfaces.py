@@ -219,6 +219,7 @@ async def test_rest_takes_a_schema_and_tells_its_health(bench: Bench, serving: A
         assert (await asks.delete("/v1/expert")).status_code == 404
 
 
+@pytest.mark.exhaustive
 async def test_hosts_say_a_format_where_the_endpoint_has_an_mcp_headend(
     bench: Bench, serving: Any
 ) -> None:

@@ -229,6 +229,7 @@ async def _with_substate(request: MaintenanceRequest, substate: str) -> Maintena
     return found if found.substate == substate else None
 
 
+@pytest.mark.exhaustive
 async def test_a_model_finds_servers_and_cannot_invent_any(
     bench: Bench, manager: Any, working: Any
 ) -> None:

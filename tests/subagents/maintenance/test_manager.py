@@ -181,6 +181,7 @@ async def _with_substate(request: MaintenanceRequest, substate: str) -> Maintena
     return found if found.substate == substate else None
 
 
+@pytest.mark.exhaustive
 async def test_one_that_waits_can_be_paused_too(manager: Any) -> None:
     request = await db_call(ask, Kind.SEARCH, query="git")
     here = await manager()
@@ -364,6 +365,7 @@ async def test_a_fault_of_ours_is_told_without_its_text(
     assert "hunter2" not in done.error
 
 
+@pytest.mark.exhaustive
 async def test_a_search_names_servers_with_reasons(manager: Any) -> None:
     await db_call(add_server, "echo", tool("git_log"), name="Git history")
     await db_call(add_server, "slow", tool("count"))
@@ -541,6 +543,7 @@ async def test_switching_a_server_off_or_on_is_proposed_and_done_by_a_person(man
     assert "has these values already" in same.error
 
 
+@pytest.mark.exhaustive
 async def test_workers_may_be_told_which_kinds_of_work_are_theirs(
     manager: Any, settings: Any
 ) -> None:

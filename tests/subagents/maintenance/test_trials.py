@@ -290,6 +290,7 @@ def test_what_has_changed_since_is_refused_whole(proposed: Any) -> None:
     assert not Tool.objects.exclude(pinned=None).exists()
 
 
+@pytest.mark.exhaustive
 async def test_others_are_answered_while_a_server_hangs_in_its_trial_and_cancelling_ends_its_tree(
     site: Any, manager: Any
 ) -> None:

@@ -162,6 +162,7 @@ async def test_a_model_that_loops_for_ever_is_ended_by_every_limit(
     assert ended["money"].cost <= Decimal("0.1")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_a_claim_of_approval_approves_nothing(bench: Bench, worker: Any) -> None:
     claim = {

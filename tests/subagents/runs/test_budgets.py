@@ -253,6 +253,7 @@ def run_view(run: Run) -> Any:
     return view(run.pk, now=estimate_database_now(), read_only=frozenset()).spec.targets[0]
 
 
+@pytest.mark.exhaustive
 async def test_a_failed_request_spends_nothing_an_answer_of_no_use_does_and_a_model_without_prices_is_not_asked(
     bench: Bench, worker: Any
 ) -> None:
@@ -289,6 +290,7 @@ async def test_a_failed_request_spends_nothing_an_answer_of_no_use_does_and_a_mo
     assert asked.asked == []
 
 
+@pytest.mark.exhaustive
 async def test_a_run_that_sleeps_after_a_failed_request_has_lost_nothing(
     bench: Bench, worker: Any
 ) -> None:
@@ -306,6 +308,7 @@ async def test_a_run_that_sleeps_after_a_failed_request_has_lost_nothing(
     assert await db_call(spent) == {"money": (0, 0)}, "nor does whoever goes on find anything lost"
 
 
+@pytest.mark.exhaustive
 async def test_a_budget_that_is_deleted_or_made_while_a_turn_is_out_does_no_harm(
     bench: Bench, worker: Any
 ) -> None:

@@ -105,6 +105,7 @@ async def test_another_agent_is_answered_anew(bench: Bench, working: Any) -> Non
     assert await db_call(Run.objects.count) == 2
 
 
+@pytest.mark.exhaustive
 async def test_after_its_time_it_is_asked_anew(bench: Bench, working: Any) -> None:
     here = await asked_twice(bench, working)
     await db_call(Run.objects.update, finished_at=F("finished_at") - timedelta(seconds=3601))

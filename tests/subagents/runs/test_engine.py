@@ -105,6 +105,7 @@ async def test_broken_arguments_go_back_to_the_model(bench: Bench, worker: Any) 
     assert bench.sent() == []
 
 
+@pytest.mark.exhaustive
 async def test_arguments_that_do_not_fit_the_tools_schema_go_back_to_the_model(
     bench: Bench, worker: Any
 ) -> None:
@@ -336,6 +337,7 @@ async def test_an_answer_that_fits_no_schema_gets_one_more_try(bench: Bench, wor
     assert len(bench.models.journal) == 2
 
 
+@pytest.mark.exhaustive
 async def test_an_answer_that_never_fits_ends_the_run(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         bench.expert(
@@ -349,6 +351,7 @@ async def test_an_answer_that_never_fits_ends_the_run(bench: Bench, worker: Any)
     assert len(bench.models.journal) == 2
 
 
+@pytest.mark.exhaustive
 async def test_reading_calls_go_together_and_a_writing_one_alone(bench: Bench, worker: Any) -> None:
     asked = calls(
         *(
@@ -484,6 +487,7 @@ async def test_a_call_that_outlasts_the_runs_time_is_cancelled_and_the_model_con
     await bench.until_told_to_stop()
 
 
+@pytest.mark.exhaustive
 async def test_a_model_that_stays_silent_is_left_for_the_next(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         silent = bench.model("silent", {"text": "late", "attempts": [{"stall": True}] * 5})

@@ -189,6 +189,7 @@ async def test_a_key_that_is_not_to_be_had_in_the_worker_leaves_the_model_to_the
     assert tried == [("paid/x", "auth")]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_tools_of_one_name_on_two_servers_are_told_apart(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:

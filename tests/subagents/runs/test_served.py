@@ -134,6 +134,7 @@ async def test_its_annotations_follow_from_what_it_may_use(
     )
 
 
+@pytest.mark.exhaustive
 async def test_what_goes_wrong_is_a_tool_execution_error(bench: Bench, working: Any) -> None:
     await db_call(offered, bench, {"text": "x", "attempts": [{"status": 401, "message": "no"}]})
     outcome = await call(await working())

@@ -107,6 +107,7 @@ async def test_what_goes_wrong_is_the_tasks_result(bench: Bench, worker: Any) ->
     )
 
 
+@pytest.mark.exhaustive
 async def test_cancelling_the_task_cancels_the_run_down_to_the_server(
     bench: Bench, working: Any
 ) -> None:
@@ -194,6 +195,7 @@ async def test_a_run_that_is_cancelled_cancels_those_that_it_has_asked(
     assert not await db_call(Invocation.objects.open().exists)
 
 
+@pytest.mark.exhaustive
 async def test_a_run_whose_waiting_caller_died_is_cancelled(bench: Bench, worker: Any) -> None:
     await db_call(offered, bench)
     here = await worker()

@@ -192,6 +192,7 @@ def test_work_that_waits_rightly_is_not_called_forgotten(client_of: ClientOf, si
     assert all(finding.ok for finding in doctor._check_work())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 def test_a_token_that_was_rotated_and_those_of_others_need_nobody(
     client_of: ClientOf, site: Site

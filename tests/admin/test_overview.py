@@ -125,6 +125,7 @@ def test_a_site_in_use_is_told_no_first_steps(client_of: ClientOf, site: Site) -
     assert "First steps" not in page(client_of)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 def test_hours_that_are_over_are_counted_once_and_read_with_what_came_since(site: Site) -> None:
     Invocation.objects.all().delete()

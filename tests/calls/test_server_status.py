@@ -57,6 +57,7 @@ def crashing(home: Path, **fields: Any) -> None:
     )
 
 
+@pytest.mark.exhaustive
 async def test_a_call_that_fails_stands_in_its_servers_status_at_once(site, home: Path):
     await db_call(crashing, home)
     here = await site()

@@ -119,7 +119,7 @@ class Speaking(Echo):
         return {} if message["method"] == "resources/subscribe" else found
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive
 @pytest.mark.attack
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_burst_over_http_harms_no_call_and_every_change_is_heard(bench: Make, era: str):

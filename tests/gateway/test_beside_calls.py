@@ -155,6 +155,7 @@ async def test_a_page_that_is_needed_first_reaches_the_host_as_data(
     assert "https://example.com/in" in record.reason
 
 
+@pytest.mark.exhaustive
 async def test_a_host_that_opens_no_pages_gets_the_address_as_text(stage, site, launched):
     slug = await outside(scene, stage)
     async with connected("http", "legacy", slug, stage, site, launched) as host:
@@ -274,7 +275,7 @@ async def test_a_server_whose_version_is_found_out_gets_the_folders_of_its_host_
     assert json.loads(result.content[0].text) == {"roots": [{"uri": "file:///home/ann"}]}
 
 
-@pytest.mark.exhaustive(but=("http",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("door", ["stdio", "http"])
 async def test_changed_folders_are_told_to_the_server_which_asks_again(stage, site, launched, door):
     slug = await outside(scene, stage, shared_by="session", asks_roots=True)

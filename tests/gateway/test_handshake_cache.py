@@ -297,7 +297,7 @@ async def test_the_very_first_start_answers_with_the_list_that_a_web_process_kep
     assert [tool["name"] for tool in tools["tools"]] == ["echo_echo", "echo_pid"]
 
 
-@pytest.mark.exhaustive(but=("modern",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_an_opening_that_is_kept_while_the_server_loads_is_answered_from_it(own, era):
     """As right after a change: the endpoint has instructions, and what was kept before does not

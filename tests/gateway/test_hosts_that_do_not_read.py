@@ -156,6 +156,7 @@ async def test_a_connection_with_too_many_unread_bytes_ends(stage, slug, monkeyp
         await asyncio.wait_for(stream.task, 30)
 
 
+@pytest.mark.exhaustive
 async def test_one_connection_has_a_bounded_number_of_requests_without_an_answer(
     stage, slug, monkeypatch, tmp_path
 ):

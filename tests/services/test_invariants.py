@@ -75,6 +75,7 @@ def test_a_guard_that_is_missing_is_named():
     assert check_invariants(timezone.now())[0].violations == 0
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.parametrize(
     ("rule", "violate"),

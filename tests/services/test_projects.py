@@ -232,6 +232,7 @@ def change_file_and_put_it_back(directory: Path) -> None:
     set_up_project(directory=directory, environ={})
 
 
+@pytest.mark.exhaustive
 def test_tools_that_come_later_wait_and_withdrawn_grants_stay_when_the_file_returns(
     live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +268,7 @@ def test_a_launch_that_somebody_changed_is_not_confirmed_when_the_file_returns(
     assert (states(), ProjectFile.objects.get().state) == ({"git": Lifecycle.ACTIVE}, "confirmed")
 
 
+@pytest.mark.exhaustive
 def test_confirmation_taken_back_after_granting_leaves_no_grant(
     live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ async def test_where_the_rule_lets_the_requester_confirm_the_person_at_the_host_
     assert len(case.sent()) == 1
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_rule_that_keeps_the_requester_out_never_asks_him(brisk, token, case, era):
     async with http_host(brisk, token, era=era, abilities=BOTH, person=yes) as host:

@@ -426,6 +426,7 @@ async def test_what_cannot_work_is_never_proposed(
     assert not await db_call(Proposal.objects.exists)
 
 
+@pytest.mark.exhaustive
 async def test_a_change_is_applied_only_to_what_it_was_proposed_for(manager: Any) -> None:
     await db_call(add_server, "echo", tool("echo"))
     here = await manager()
@@ -501,6 +502,7 @@ async def test_a_server_that_never_answers_was_started(manager: Any) -> None:
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 async def test_energy_is_counted_while_it_works_and_taken_once(
     manager: Any, monkeypatch: pytest.MonkeyPatch
@@ -522,6 +524,7 @@ async def test_energy_is_counted_while_it_works_and_taken_once(
     assert (await now(request)).energy_unreported == pytest.approx(0)
 
 
+@pytest.mark.exhaustive
 async def test_switching_a_server_off_or_on_is_proposed_and_done_by_a_person(manager: Any) -> None:
     await db_call(add_server, "echo", tool("echo"))
     here = await manager()

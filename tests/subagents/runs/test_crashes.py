@@ -170,7 +170,7 @@ async def test_an_end_that_was_recorded_is_taken_from_the_record(bench: Bench, w
     assert (bench.sent(), done.answer) == ([], "as it was")
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("writer", ["worker:box:47:aaaa", "ours"])
 async def test_a_call_of_a_worker_that_has_lost_the_run_is_given_up_at_once(
     bench: Bench, worker: Any, writer: str

@@ -147,6 +147,7 @@ async def test_a_call_that_timed_out_is_told_to_the_model_and_not_made_again(
     assert [(entry["status"], entry["command"]) for entry in used] == [("unknown", "count")]
 
 
+@pytest.mark.exhaustive
 async def test_the_last_step_offers_no_tools(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         endless = bench.model("m", LOOK, repeat=True, final={"text": "as far as I came"})

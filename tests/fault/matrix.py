@@ -395,7 +395,7 @@ HAPPENINGS: tuple[Happening, ...] = (
     second_approver,
     self_approval,
 )
-# The others are shown in the gate without a site: tests/calls and tests/api/test_requester.py.
+# In the gate, cheaper tests show the others: tests/calls, tests/services, tests/api/test_requester.py.
 IN_GATE = (
     approved,
     expired,

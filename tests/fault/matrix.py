@@ -395,7 +395,7 @@ HAPPENINGS: tuple[Happening, ...] = (
     second_approver,
     self_approval,
 )
-# In the gate, cheaper tests show the others: tests/calls, tests/services, tests/api/test_requester.py.
+# In the gate, tests of calls, services and api/test_requester.py show the others.
 IN_GATE = (
     approved,
     expired,

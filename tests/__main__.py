@@ -201,7 +201,7 @@ def options_of_legs(exhaustive: bool) -> list[tuple[str, list[str]]]:
     besides those for PostgreSQL.
 
     Both legs should end at about the same time, or a core has nothing to do while the last workers
-    wait. In the gate, the tests on PostgreSQL take a seventh of the time; with the exhaustive tests
+    wait. In the gate, the tests on PostgreSQL take a tenth of the time; with the exhaustive tests
     they take a quarter.
     """
     on_postgres = CORES if exhaustive else 1

@@ -120,7 +120,7 @@ _rendered = vars(Template)["_render"]  # before Django's test environment replac
 
 # Examples of Hypothesis have no deadline: a slow machine fails no test.
 examples.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-examples.register_profile("gate", examples.get_profile("suite"), max_examples=30)
+examples.register_profile("gate", examples.get_profile("suite"), max_examples=20)
 examples.load_profile("suite")
 
 

@@ -32,6 +32,7 @@ def output(tmp_path: Path):
         yield file
 
 
+@pytest.mark.exhaustive
 def test_it_tells_its_exit_code_and_what_it_wrote(output):
     done = forkserver.popen(
         ["manage.py", "runmcp", "--help"], env=env(), stdout=output, stderr=output
@@ -43,6 +44,7 @@ def test_it_tells_its_exit_code_and_what_it_wrote(output):
     assert output.read() == same.stdout + same.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_refusal_is_its_exit_code_too(output):
     refused = forkserver.popen(
         ["-m", "controlplane.web", "--fd", "0", "--nonsense"], env=env(), stderr=output
@@ -53,6 +55,7 @@ def test_a_refusal_is_its_exit_code_too(output):
     assert "--nonsense" in output.read()
 
 
+@pytest.mark.exhaustive
 def test_it_has_a_pid_a_session_and_an_end_of_its_own(output):
     with tempfile.TemporaryFile() as nothing:
         started = forkserver.popen(
@@ -85,6 +88,7 @@ def test_it_has_a_pid_a_session_and_an_end_of_its_own(output):
     eventually(lambda: not runs(seen))
 
 
+@pytest.mark.exhaustive
 def test_the_environment_is_what_it_was_asked_with_and_nothing_else(output):
     words = ["manage.py", "runmcp", "--endpoint", "none"]
     for url in ("sqlite:////nonexistent/one", "sqlite:////nonexistent/two"):
@@ -111,6 +115,7 @@ def hosts(tmp_path: Path):
         yield running
 
 
+@pytest.mark.exhaustive
 def test_a_program_may_start_it_and_has_its_pipes_and_its_exit_code(hosts):
     done = subprocess.run(
         hosts.command("-c", ECHO), input="grüß", capture_output=True, text=True, check=False
@@ -174,6 +179,7 @@ threading.Thread(target=lambda: (threading.main_thread().join(), print("waited f
 """
 
 
+@pytest.mark.exhaustive(one_in=5)
 @pytest.mark.parametrize(
     "end", ["pass", "sys.exit()", "sys.exit(3)", "sys.exit('No.')", "raise ValueError('No.')"]
 )

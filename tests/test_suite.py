@@ -59,6 +59,7 @@ def test_run_is_green_when_all_tests_pass(run: Run) -> None:
     assert output.endswith("1 passed, 0 failed\n")
 
 
+@pytest.mark.exhaustive
 def test_failure_behind_many_tests_is_explained_at_the_end(run: Run) -> None:
     passing = "import pytest\n@pytest.mark.parametrize('number', range(100))\ndef test_fine(number): pass\n"
     code, output = run(
@@ -74,6 +75,7 @@ def test_failure_behind_many_tests_is_explained_at_the_end(run: Run) -> None:
     assert output.count("run again, alone") == suite.MOST_TRIES
 
 
+@pytest.mark.exhaustive
 def test_unstable_test_is_listed_and_does_not_fail_the_run(run: Run, tmp_path: Path) -> None:
     code, output = run(PASSES + unstable_tests(1, tmp_path))
     assert code == 0

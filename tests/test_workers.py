@@ -169,7 +169,7 @@ def test_run_stops_after_the_first_failure(run: Run) -> None:
     assert "stopping after" in done.stdout
 
 
-@pytest.mark.exhaustive(but=("SIGTERM",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_interrupted_run_ends_its_fixtures(command: list[str], tmp_path: Path, number: int) -> None:
     waits = "def test_one(of_the_file):\n    import time; pathlib.Path('runs').touch(); time.sleep(10_000)"

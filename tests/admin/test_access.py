@@ -157,6 +157,7 @@ def test_an_agent_goes_with_its_tokens_and_grants(client_of: ClientOf, site: Sit
     assert AuditEntry.objects.filter(kind="agent.deleted", subject="agent:local").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_grant_needs_one_holder_and_one_object(client_of: ClientOf, site: Site) -> None:
     client = client_of("admin")
     agent = site.agents["ci"]
@@ -320,6 +321,7 @@ def test_an_endpoint_whose_names_some_host_would_shorten_says_so(
 # Switching off
 
 
+@pytest.mark.exhaustive
 def test_switching_off_by_the_form_says_first_what_stops_and_keeps_what_was_typed(
     client_of: ClientOf, site: Site
 ) -> None:

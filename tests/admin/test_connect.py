@@ -55,7 +55,7 @@ def test_an_entry_for_project_files_can_be_chosen(client_of: ClientOf, site: Sit
     assert "Project files" in answer.content.decode()
 
 
-@pytest.mark.exhaustive(one_in=5)
+@pytest.mark.exhaustive(one_in=10)
 @pytest.mark.parametrize("slug", [*HOSTS, "python", "typescript", "curl"])
 @pytest.mark.parametrize("way", ["stdio", "http"])
 def test_every_host_is_shown_or_says_what_to_choose(

@@ -80,6 +80,7 @@ def unused(site: Site, *, by_list: bool = False) -> set[str]:
     return {f"{line.server}::{line.key}" for line in found.unused}
 
 
+@pytest.mark.exhaustive
 def test_use_is_counted_as_far_as_hiding_reaches(site: Site) -> None:
     Endpoint.objects.filter(slug="default").update(hide_unavailable=False, scope="listed")
     endpoint = Endpoint.objects.get(slug="default")
@@ -187,6 +188,7 @@ def test_the_page_opens_for_who_may_only_look(client_of: ClientOf, site: Site, q
     assert client_of("admin").get(reverse("context-bill-hide")).status_code == 405
 
 
+@pytest.mark.exhaustive
 def test_expert_tools_that_the_agent_is_shown_are_on_the_bill(
     client_of: ClientOf, site: Site
 ) -> None:

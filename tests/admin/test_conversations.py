@@ -26,6 +26,7 @@ def page(what: str, *args: str) -> str:
     return reverse(f"admin:mcpregistry_conversation_{what}", args=args)
 
 
+@pytest.mark.exhaustive(one_in=8)
 @pytest.mark.parametrize(
     "query", ["q=release", f"q={CONVERSATION}", "q=local", "state__exact=open"]
 )

@@ -106,6 +106,7 @@ def test_undo_on_the_page_of_a_new_record_leads_to_its_list(
     assert not PolicyRule.objects.filter(name="mistake").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 def test_undo_is_not_offered_after_its_minute(
     client_of: ClientOf, rule: PolicyRule, monkeypatch: pytest.MonkeyPatch
@@ -146,6 +147,7 @@ def test_the_site_is_put_back_to_a_time(client_of: ClientOf, site: Site, rule: P
     assert client_of("viewer").get(url).status_code == 403
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 def test_what_a_group_was_allowed_is_put_back(client_of: ClientOf, site: Site) -> None:
     root = client_of("root")
@@ -235,6 +237,7 @@ def test_the_history_says_times_and_digests_as_people_read_them(
     assert server.confirmed_launch not in page
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(("who", "shown"), [("approver", False), ("admin", True)])
 def test_the_sites_history_offers_only_what_a_person_may_put_back(
     client_of: ClientOf, site: Site, who: str, shown: bool

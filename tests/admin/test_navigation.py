@@ -50,7 +50,7 @@ def test_every_page_of_it_opens(client_of: ClientOf, site: Site, who: str) -> No
     assert (reverse("admin:auth_user_changelist") in found) == (who == "root")
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize(
     ("path", "title"),
     [

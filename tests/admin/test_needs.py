@@ -141,6 +141,7 @@ def test_all_work_that_only_a_worker_does_is_named_once_none_takes_it(
     assert said["provider is a draft: confirm it to use its models"] == ("warn", "1")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 def test_work_that_waits_rightly_is_not_called_forgotten(client_of: ClientOf, site: Site) -> None:
     now = timezone.now()
@@ -191,6 +192,7 @@ def test_work_that_waits_rightly_is_not_called_forgotten(client_of: ClientOf, si
     assert all(finding.ok for finding in doctor._check_work())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 def test_a_token_that_was_rotated_and_those_of_others_need_nobody(
     client_of: ClientOf, site: Site
@@ -217,6 +219,7 @@ def test_a_token_that_was_rotated_and_those_of_others_need_nobody(
 LEFT_OUT = "Tool a is shown to hosts with changes: icons does not follow the MCP specification.\nb: its name is not text"
 
 
+@pytest.mark.exhaustive
 def test_servers_with_left_out_definitions_are_named_until_they_are_fine(
     client_of: ClientOf, site: Site
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_site_in_use_is_told_no_first_steps(client_of: ClientOf, site: Site) -
     assert "First steps" not in page(client_of)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 def test_hours_that_are_over_are_counted_once_and_read_with_what_came_since(site: Site) -> None:
     Invocation.objects.all().delete()
@@ -272,7 +273,7 @@ def test_it_is_quick_with_a_hundred_thousand_calls(client_of: ClientOf, site: Si
         assert quickest(client, query) < 8 * before
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_it_says_what_the_database_lacks(client_of: ClientOf, site: Site, loss: str) -> None:
     lose, words = LOSSES[loss]

@@ -96,6 +96,7 @@ def test_rules_are_found_filtered_and_switched_in_bulk(client_of: ClientOf, site
     assert PolicyRule.objects.filter(enabled=True).count() == 3
 
 
+@pytest.mark.exhaustive
 def test_a_rule_is_switched_by_its_buttons_and_shows_its_failures(
     client_of: ClientOf, site: Site
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_rule_is_switched_by_its_buttons_and_shows_its_failures(
         assert PolicyRule.objects.get().enabled is enabled
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(
     ("role", "may"), [("viewer", False), ("operator", False), ("approver", False), ("admin", True)]
 )
@@ -123,6 +125,7 @@ def test_only_administrators_write_rules(client_of: ClientOf, role: str, may: bo
     assert PolicyRule.objects.exists() is may
 
 
+@pytest.mark.exhaustive
 def test_a_rule_made_from_a_call_is_a_draft_that_is_tried_and_then_made_live(
     client_of: ClientOf, site: Site
 ) -> None:

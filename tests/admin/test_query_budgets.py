@@ -134,6 +134,7 @@ def test_lists_and_overview_keep_their_budget_when_rows_multiply(
     } == {}
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("name", ["server", "agent"])
 def test_a_records_page_keeps_its_budget_when_rows_multiply(
     client_of: ClientOf, site: Site, name: str

@@ -92,7 +92,7 @@ def test_a_long_result_is_cut_until_all_of_it_is_wanted(client_of: ClientOf, sit
     assert "xEND" in client.get(call_page(call) + "?all=1").content.decode()
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "payload",
@@ -176,7 +176,7 @@ def tamper(**columns: object) -> AuditEntry:
     return entry
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("columns", "seq"),
@@ -331,6 +331,7 @@ def test_nobody_reads_a_sealed_value_on_the_page_of_a_record(
     assert looked_at >= 6
 
 
+@pytest.mark.exhaustive
 def test_a_list_says_how_many_it_has_found_where_it_was_searched(
     client_of: ClientOf, site: Site
 ) -> None:

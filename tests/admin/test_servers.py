@@ -209,6 +209,7 @@ def test_a_mask_keeps_the_stored_value_and_a_missing_line_removes_it(
     assert saved(client, kept, command=command, env="", allowed_networks="").env == {}
 
 
+@pytest.mark.exhaustive
 def test_changing_only_words_for_people_keeps_a_server_active(
     client_of: ClientOf, site: Site
 ) -> None:
@@ -265,6 +266,7 @@ def test_the_launch_page_shows_every_word_and_no_value(client_of: ClientOf, site
     assert str(shutil.which("sh") and __import__("os").path.realpath(shutil.which("sh"))) in html
 
 
+@pytest.mark.exhaustive
 def test_confirming_a_launch_names_paths_that_the_sandbox_hides(
     client_of: ClientOf, site: Site
 ) -> None:
@@ -433,6 +435,7 @@ def test_the_page_tells_how_the_server_is(client_of: ClientOf, site: Site) -> No
     assert "did not accept a connection" in down
 
 
+@pytest.mark.exhaustive
 def test_a_connection_whose_process_is_silent_does_not_say_that_it_is_connected(
     client_of: ClientOf, site: Site
 ) -> None:
@@ -489,7 +492,7 @@ def test_the_list_is_searched_and_filtered(
     assert {server.slug for server in answer.context["cl"].result_list} == slugs
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "query", ["o=999", "o=-1.x", "q=%00", "lifecycle__exact=%27", "env__x=1", "p=99999999999"]
@@ -686,6 +689,7 @@ def test_the_launch_page_warns_of_a_secret_in_the_command(
         assert server.command == ["sh", "--token", "${cred:open-token}"]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     ("era", "date"), [("modern", "2026-07-28"), ("legacy", "2025-11-25 and earlier")]
 )

@@ -326,6 +326,7 @@ def test_a_failed_test_says_why_and_is_tried_again(client_of: ClientOf) -> None:
     assert read_setup_state(Server.objects.get(pk=server.pk)).testing
 
 
+@pytest.mark.exhaustive
 def test_definitions_that_changed_while_they_were_read_are_not_approved(
     client_of: ClientOf,
 ) -> None:
@@ -344,6 +345,7 @@ def test_definitions_that_changed_while_they_were_read_are_not_approved(
     assert not Tool.objects.filter(server=server).serving().exists()
 
 
+@pytest.mark.exhaustive
 def test_a_post_takes_the_step_that_was_shown_or_none(client_of: ClientOf) -> None:
     client = client_of("admin")
     server = drafted(client)
@@ -500,6 +502,7 @@ def test_large_upload_is_imported_without_what_is_not_a_server(client_of: Client
     assert Server.objects.get(slug="tides").cwd == "/home/me/one"
 
 
+@pytest.mark.exhaustive
 def test_projects_of_a_file_become_workspaces_if_they_are_ticked(client_of: ClientOf) -> None:
     projects = {
         f"/home/me/{name}": {"mcpServers": {name: {"command": name}}} for name in ("one", "two")

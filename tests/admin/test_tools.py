@@ -29,7 +29,7 @@ def verb(found: Tool, name: str) -> str:
     return reverse("admin:mcpregistry_tool_verb", args=[found.pk, name])
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.parametrize(
     ("status", "names"),
     [

@@ -193,6 +193,7 @@ async def test_a_refusal_keeps_the_key_so_that_repeating_it_makes_no_second_call
     assert key_of(await page.call(a0="")) == KEY
 
 
+@pytest.mark.exhaustive
 async def test_a_database_that_is_locked_after_the_call_loses_no_result(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +227,7 @@ async def test_line_breaks_are_those_that_were_typed(page: Page) -> None:
     assert json.loads((await db_call(Invocation.objects.get)).arguments)["path"] == "one\ntwo"
 
 
+@pytest.mark.exhaustive
 async def test_whoever_may_confirm_is_not_told_otherwise(page: Page) -> None:
     await page.where_a_person_is_asked()
     await page.as_("operator")

@@ -65,6 +65,7 @@ def test_who_may_not_grant_cannot_by_sending_it(client_of: ClientOf, site: Site)
     assert client_of("admin").get(reverse("who-grant")).status_code == 405
 
 
+@pytest.mark.exhaustive
 def test_odd_addresses_are_answered(client_of: ClientOf, site: Site) -> None:
     client = client_of("viewer")
     for query in (

@@ -66,6 +66,7 @@ def test_titles_of_runs_and_requests_hold_no_ids(client_of: ClientOf, site: Site
         assert row.pk[:8] not in words(client_of("admin"), reverse(name))
 
 
+@pytest.mark.exhaustive
 def test_cycles_name_their_conversation(client_of: ClientOf, site: Site) -> None:
     govern(site)
     EffortAgent.objects.update(focus=CONVERSATION)

@@ -198,7 +198,7 @@ def test_grants(admin):
     assert admin.get(f"/grants/{grant['id']}").status_code == 404
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize(
     ("body", "status"),
     [

@@ -91,6 +91,7 @@ async def test_a_held_call_answers_202_with_a_handle_and_says_what_to_do(held):
     assert (await send(held, "GET", f"/{ticket['id']}/result", "robot"))[0] == 202
 
 
+@pytest.mark.exhaustive
 async def test_a_call_that_is_approved_while_the_disk_is_full_answers_202(held, monkeypatch):
     calling = asyncio.ensure_future(held.call("echo__echo", {"params": {"a": 3}}, Prefer="wait=60"))
     mine = ApprovalRequest.objects.filter(call__arguments__contains='"a":3')
@@ -107,6 +108,7 @@ async def test_a_call_that_is_approved_while_the_disk_is_full_answers_202(held, 
     assert (await held.call("echo__echo", {"params": {"a": 3}}, Prefer="wait=60"))[0] == 200
 
 
+@pytest.mark.exhaustive
 async def test_the_identical_request_joins_runs_once_approved_and_answers(held):
     held_id = await ask(held, a=1)
     assert await ask(held, a=1) == held_id
@@ -151,6 +153,7 @@ async def test_a_refusal_by_mistake_is_taken_back_and_people_are_asked_again(hel
     assert await ask(held, a=1) != held_id
 
 
+@pytest.mark.exhaustive
 async def test_prefer_wait_holds_the_answer_until_the_decision(held):
     calling = asyncio.create_task(
         held.call("echo__echo", {"params": {"a": 2}}, Prefer=f"wait={HANG_LIMIT:.0f}")
@@ -187,6 +190,7 @@ def test_the_prefer_header(prefer, seconds):
     assert seconds_to_wait(prefer) == seconds
 
 
+@pytest.mark.exhaustive
 async def test_an_idempotency_key_is_free_again_while_the_call_is_held(held):
     key = {"Idempotency-Key": "k-1"}
     first, _ = await held.call("echo__echo", {"params": {"a": 3}}, **key)

@@ -368,7 +368,7 @@ async def died(**changes: Any) -> None:
     await db_call(lambda: KeptAnswer.objects.update(**({"status": None, "body": ""} | changes)))
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("name", ["echo__echo", "falls__crash", "echo__refuse"])
 async def test_after_a_crash_a_key_answers_from_the_record_of_its_call(site, name: str):
     keyed = {"Idempotency-Key": "k-1"}
@@ -385,6 +385,7 @@ async def test_after_a_crash_a_key_answers_from_the_record_of_its_call(site, nam
     assert await db_call(Invocation.objects.count) == 1
 
 
+@pytest.mark.exhaustive
 async def test_after_a_crash_a_key_whose_call_was_never_begun_makes_it_under_its_id(site):
     keyed = {"Idempotency-Key": "k-1"}
     await site.call("echo__echo", **keyed)
@@ -397,6 +398,7 @@ async def test_after_a_crash_a_key_whose_call_was_never_begun_makes_it_under_its
     assert await site.call("echo__echo", **keyed) == (status, answer)
 
 
+@pytest.mark.exhaustive
 async def test_of_two_requests_at_once_with_one_key_only_one_runs(site):
     body = {"params": {"steps": 2, "pause": 0.05}}
     keyed = {"Idempotency-Key": "k-1"}

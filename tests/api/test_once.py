@@ -83,7 +83,7 @@ WRITES = [
 ]
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.parametrize(("path", "body", "model"), WRITES, ids=[path for path, _, _ in WRITES])
 def test_a_repeated_request_gets_the_first_answer_and_makes_nothing(

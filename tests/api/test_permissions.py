@@ -186,12 +186,16 @@ def test_a_nameless_caller_gets_nothing(live_db, caller):
         assert response.headers["WWW-Authenticate"].startswith("Bearer")
 
 
-@pytest.mark.exhaustive(but=("operator",))
-@pytest.mark.parametrize("role", ROLES)
-def test_a_role_may_do_what_it_and_lower_roles_may(live_db, caller, role):
+@pytest.mark.exhaustive(but=("every fourth operation for an operator",))
+@pytest.mark.parametrize(
+    ("role", "step"),
+    [*((role, 1) for role in ROLES), ("operator", 4)],
+    ids=[*ROLES, "every fourth operation for an operator"],
+)
+def test_a_role_may_do_what_it_and_lower_roles_may(live_db, caller, role, step):
     somebody = caller(role)
     lowest = lowest_roles()
-    for operation in operations():
+    for operation in operations()[::step]:
         response = answer(somebody, operation)
         if ROLES.index(role) >= ROLES.index(lowest[operation]):
             assert response.status_code not in (401, 403), operation
@@ -206,9 +210,11 @@ def test_the_token_of_an_agent_only_calls_tools_and_lists_its_own(live_db, calle
         assert refused is (operation not in AGENT), operation
 
 
-def test_a_site_without_roles_shows_nothing_to_a_mere_account(live_db, caller):
+@pytest.mark.exhaustive(but=("every sixth operation",))
+@pytest.mark.parametrize("step", [1, 6], ids=["every operation", "every sixth operation"])
+def test_a_site_without_roles_shows_nothing_to_a_mere_account(live_db, caller, step):
     somebody = caller("viewer")
     from django.contrib.auth.models import User
 
     User.objects.get().groups.clear()
-    assert {answer(somebody, operation).status_code for operation in operations()} == {403}
+    assert {answer(somebody, operation).status_code for operation in operations()[::step]} == {403}

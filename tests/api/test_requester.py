@@ -76,6 +76,7 @@ async def test_a_renamed_account_is_the_same_person(held):  # noqa: F811
     assert (await approve(held, held_id, "ann"))[0] == 403
 
 
+@pytest.mark.exhaustive
 async def test_a_permit_of_ones_own_does_not_count_for_ones_own_calls(held):  # noqa: F811
     first = (await held.call("echo__echo", {"params": {"a": 4}}))[1]["mcp"]["approval"]["id"]
     until = (timezone.now() + timedelta(hours=1)).isoformat()
@@ -111,6 +112,7 @@ async def test_only_where_the_rule_says_so_the_requester_confirms_and_permits_no
     assert await db_call(lambda: RULE not in broken())
 
 
+@pytest.mark.exhaustive
 async def test_a_vote_from_before_stops_counting_and_the_invariant_names_it(held):  # noqa: F811
     held_id = await ask_as(held, "ann", a=7)
     await approve(held, held_id, "bob")

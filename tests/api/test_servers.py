@@ -349,7 +349,7 @@ def test_events_come_newest_first_and_long_ones_are_cut(operator):
     assert len(messages[0]) == 20_000
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize(
     "path",
     ["/servers", "/status/servers", "/tools", "/definitions?state=all", "/grants", "/agents"],

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import pytest
@@ -102,10 +102,10 @@ def interface() -> Iterator[Text]:
 
 
 def errors() -> Iterator[Text]:
-    trees = [(path, ast.parse(path.read_text())) for path in sources()]
-    names = error_classes([tree for _, tree in trees])
-    for path, tree in trees:
-        for node in ast.walk(tree):
+    # Each file is parsed twice: to keep all trees at the same time takes longer.
+    names = error_classes(ast.parse(path.read_text()) for path in sources())
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and name_of(node.func) in names:
                 remedies = [
                     each.value for each in node.keywords if each.arg in ("remedy", "message")
@@ -189,7 +189,7 @@ def name_of(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def error_classes(trees: list[ast.Module]) -> set[str]:
+def error_classes(trees: Iterable[ast.Module]) -> set[str]:
     bases = {}
     for tree in trees:
         classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]

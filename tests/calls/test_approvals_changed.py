@@ -324,7 +324,7 @@ ENDS: dict[str, Callable[[Permit], Any]] = {
 }
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize("end", ENDS)
 async def test_a_permit_ends_with_what_it_was_given_for(
     site: Make, asking: Server, bob: User, settings: Any, end: str

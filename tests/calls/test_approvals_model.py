@@ -53,7 +53,7 @@ VALUES = ({"n": 0}, {"n": 1})
 EDITS = (None, None, None, {"n": 1}, {"n": 9})
 COUNT = iter(range(10**6))
 EXAMPLES = 15
-EXAMPLES_IN_GATE = 10
+EXAMPLES_IN_GATE = 7
 
 
 def text(arguments: dict[str, int]) -> str:

@@ -53,6 +53,7 @@ def spent() -> tuple[int, int]:
     return book.spent, book.reserved
 
 
+@pytest.mark.exhaustive
 async def test_who_has_no_budget_asks_nobody(
     site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

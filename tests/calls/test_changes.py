@@ -214,6 +214,7 @@ async def test_a_process_that_can_neither_hear_nor_ask_makes_no_calls(
     assert [sent["arguments"]["n"] for sent in here.sent()] == [1, 3]
 
 
+@pytest.mark.exhaustive
 def test_an_idle_process_costs_next_to_nothing(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks in a second, whatever the clock of a busy machine: their number is what an idle process
     costs."""

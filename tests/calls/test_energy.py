@@ -97,6 +97,7 @@ async def test_a_call_costs_by_its_time_whether_it_succeeds_or_fails(
     assert left == pytest.approx(100 - sum(entries.values()), abs=1e-6)
 
 
+@pytest.mark.exhaustive
 async def test_who_has_no_pool_asks_nobody(
     site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +217,7 @@ async def test_a_caller_that_leaves_is_charged_for_what_was_done_and_for_nothing
     assert len(here.sent()) == 1
 
 
+@pytest.mark.exhaustive
 async def test_time_in_which_a_call_waits_for_energy_costs_nothing(
     site: Make, journal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,7 +269,7 @@ async def test_a_call_waits_for_what_others_have_set_aside_and_gives_back(
     ]
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.both_databases
 @pytest.mark.fault
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ CHANGES = [
 ]
 
 
-@pytest.mark.exhaustive(one_in=4)
+@pytest.mark.exhaustive(one_in=8)
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_arrives_within_a_second(
     live: LiveConfiguration, looks: Looks, server: Server, name: str

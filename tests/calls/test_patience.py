@@ -149,6 +149,7 @@ async def test_a_hold_that_is_set_for_an_agent_or_an_endpoint_ends_in_pending(
     await here.engine.approvals.requests.cancel(outcome.ticket, "enough")
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.usefixtures("_patient_strangers")
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "while it was recorded"])
 async def test_a_caller_that_gave_up_once_is_told_pending_in_time(

@@ -130,7 +130,7 @@ async def test_a_json_rpc_error_is_a_tool_error_with_the_servers_words(site: Mak
     assert (await recorded(outcome))[1] == ["call.dispatched", "call.tool_error"]
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.one_database
 @pytest.mark.parametrize("result", [[1, 2], None, "text"])
 async def test_an_answer_that_is_no_object_is_unknown_never_success(
@@ -198,7 +198,7 @@ async def test_absent_and_ungranted_tools_look_the_same(site: Make, echo: Server
     assert here.sent() == []
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.one_database
 @pytest.mark.parametrize(
     "name", ["echo_echo", "echo__ech", "echo__echo ", "ECHO__echo", "", "echo::", "echo__echo\x00"]
@@ -268,7 +268,7 @@ async def test_values_that_json_does_not_have_are_refused_and_still_recorded(
     await refused(await site(), "echo__echo", {"v": value}, "ARGUMENTS_INVALID")
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "value",
@@ -306,7 +306,7 @@ async def test_a_lone_surrogate_is_refused_or_sent_but_never_lost(site: Make, ec
     assert row.arguments == '{"v":"\\ud800"}'
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.one_database
 @pytest.mark.attack
 @pytest.mark.parametrize(
@@ -509,6 +509,7 @@ async def test_of_a_tool_that_is_confirmed_to_only_read_an_unknown_call_may_be_r
     assert "Do not repeat" not in outcome.remedy
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.one_database
 @pytest.mark.parametrize(("idempotent", "times"), [(False, 1), (True, 2)])
 async def test_only_a_tool_marked_idempotent_is_ever_sent_again(
@@ -722,6 +723,7 @@ async def test_what_cannot_be_recorded_is_not_sent_and_when_it_can_it_is(
     assert [sent["arguments"]["n"] for sent in here.sent()] == [1, 2]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.fault
 @pytest.mark.parametrize(
     "written", [False, True], ids=["nothing was written", "it was written after all"]
@@ -801,7 +803,7 @@ async def test_a_process_that_cannot_write_its_last_ends_stops_all_the_same_and_
 # -- changes under way -----------------------------------------------------------------------------
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.fault
 @pytest.mark.parametrize("how", ["disable", "withdraw", "reject", "switch off", "disable agent"])
 async def test_soon_after_a_change_no_call_gets_through_whatever_runs_meanwhile(

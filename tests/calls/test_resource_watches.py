@@ -108,7 +108,7 @@ async def start(
         await each.stop()
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @ERAS
 @pytest.mark.parametrize("session", [SESSION, ""], ids=["session", "everybody"])
 async def test_every_change_is_heard_whichever_process_makes_the_call(

@@ -57,6 +57,7 @@ def crashing(home: Path, **fields: Any) -> None:
     )
 
 
+@pytest.mark.exhaustive
 async def test_a_call_that_fails_stands_in_its_servers_status_at_once(site, home: Path):
     await db_call(crashing, home)
     here = await site()
@@ -70,6 +71,7 @@ async def test_a_call_that_fails_stands_in_its_servers_status_at_once(site, home
     assert any("closed the connection" in error for error in found.errors)
 
 
+@pytest.mark.exhaustive
 async def test_the_status_tells_when_it_connected_and_how_often_it_failed(site, home: Path):
     await db_call(crashing, home)
     here = await site()

@@ -375,6 +375,7 @@ def returned() -> int:
     return AuditEntry.objects.filter(kind="permit.returned").count()
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     "written", [False, True], ids=["nothing was written", "it was written after all"]
 )

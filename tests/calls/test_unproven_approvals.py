@@ -182,7 +182,7 @@ async def refused(here: Site, ticket: held_calls.HeldCallTicket, words: str) -> 
     assert '"error":"APPROVAL_UNPROVEN"' in ended.body
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize("case", ONE_VOTE)
 async def test_call_with_one_of_two_votes_is_not_sent(
     here: Site, bob: User, settings: Any, case: str
@@ -198,7 +198,7 @@ async def test_call_with_one_of_two_votes_is_not_sent(
         assert any(SIGNED in each for each in await db_call(broken))
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=8)
 @pytest.mark.parametrize("case", TWO_VOTES)
 async def test_approved_call_that_was_changed_is_not_sent(
     here: Site, bob: User, settings: Any, case: str

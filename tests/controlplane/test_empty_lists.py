@@ -88,6 +88,7 @@ def test_a_filter_that_finds_nothing_leads_back_to_everything(root: Client) -> N
         assert escape(str(LISTS[model._meta.label_lower].would)) in text, model
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     "key",
     [

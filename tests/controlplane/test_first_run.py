@@ -92,7 +92,7 @@ class Stopped(BaseException):
     """The process was ended here."""
 
 
-@pytest.mark.exhaustive(one_in=4)
+@pytest.mark.exhaustive(one_in=12)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_demo_stopped_at_any_step_is_finished_by_the_next_start(step, when, monkeypatch):

@@ -47,7 +47,7 @@ print(json.dumps([sandbox_callers.are_processes_hidden(), from_inside, from_outs
 """
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.attack
 @pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can mount /proc"

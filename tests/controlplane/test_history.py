@@ -332,6 +332,7 @@ def test_a_list_of_what_does_not_come_back_is_left_out_and_the_rest_is_put_back(
     )
 
 
+@pytest.mark.exhaustive
 def test_thousands_of_records_that_are_as_they_were_cost_no_looks_of_their_own(
     server, django_assert_max_num_queries
 ):

@@ -118,6 +118,7 @@ def test_a_site_that_runs_is_not_moved(tmp_path):
     assert not (tmp_path / "other.sqlite3").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 def test_nobody_writes_while_a_site_moves(tmp_path, monkeypatch):
     """Else what they wrote would stay behind unseen: a writer is still waiting when the last row

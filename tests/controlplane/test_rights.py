@@ -131,6 +131,7 @@ def flags_taken_back(site: Site) -> tuple[Tool, Any]:
     return tool, version
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 def test_an_operator_does_not_put_back_what_a_tool_was_said_to_do(site: Site) -> None:
     tool, version = flags_taken_back(site)

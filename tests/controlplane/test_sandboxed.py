@@ -80,7 +80,7 @@ def is_one_closed() -> bool:
 WAYS = ["plainly", "as_daemon", "in_a_thread", "undumpable", "in_flight"]
 
 
-@pytest.mark.exhaustive(but=("plainly", "in_flight"))
+@pytest.mark.exhaustive(but=("plainly",))
 @pytest.mark.parametrize("way", WAYS)
 async def test_confined_server_is_refused_however_it_hides(bench: Make, tmp_path: Path, way: str):
     if way in ("undumpable", "in_flight") and is_one_closed():

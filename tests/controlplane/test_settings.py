@@ -49,6 +49,7 @@ def test_a_half_finished_production_site_is_told_all_that_is_missing():
     assert "slipsnisse.W003" in done.stderr
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("process", ["runmcp", "worker", "beat"])
 def test_lean_processes_load_no_pages_no_litellm_no_scanner_and_no_mcp_client_at_their_start(
     process,

@@ -119,6 +119,7 @@ EVIL: dict[str, Case] = {
 }
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.attack
 @pytest.mark.parametrize("name", EVIL)
 def test_no_schema_takes_long_first_or_again(name: str):
@@ -143,6 +144,7 @@ def _cost(of: dict[str, Any], arguments: dict[str, Any]) -> float:
     return max(costs)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 def test_the_corpus_does_not_crash_the_process_either():
     """A stack overflow in native code would not be an exception."""

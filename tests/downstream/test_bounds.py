@@ -74,6 +74,7 @@ async def test_more_processes_or_processor_time_than_its_limit_ends_it(bench: Ma
         await use(bench(hungry(tmp_path, ResourceBounds(cpu_seconds=1))), seconds=HANG, pause=HANG)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault
 @pytest.mark.attack
 async def test_files_in_memory_and_threads_count(bench: Make, tmp_path: Path):
@@ -94,6 +95,7 @@ async def test_files_beyond_its_limits_are_refused(bench: Make, tmp_path: Path):
     assert await use(here, files=100, file=11) == "EMFILE EFBIG"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.node
 async def test_the_default_of_memory_lets_node_start(bench: Make, tmp_path: Path):
     """It reserves far more than it uses: a limit of address space would end it at once."""

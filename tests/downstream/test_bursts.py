@@ -35,7 +35,7 @@ def connections(here: Bench) -> int:
     return [each.state for each in here.events if each.kind == "state"].count("connected")
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive
 @pytest.mark.attack
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_burst_over_stdio_harms_no_call(bench: Make, era: str):
@@ -59,6 +59,7 @@ async def test_a_burst_over_stdio_harms_no_call(bench: Make, era: str):
     await asyncio.gather(other, watching, return_exceptions=True)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 async def test_a_burst_over_sse_harms_no_call(bench: Make):
     async with fake_http(Sse()) as server:
@@ -118,7 +119,7 @@ class Speaking(Echo):
         return {} if message["method"] == "resources/subscribe" else found
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive
 @pytest.mark.attack
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_burst_over_http_harms_no_call_and_every_change_is_heard(bench: Make, era: str):

@@ -99,6 +99,7 @@ async def test_the_real_git_server_answers(bench: Make, tmp_path: Path):
     assert "new.txt" in result["content"][0]["text"]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     ("kind", "protocol"),
     [("http", "auto"), ("http", "legacy"), ("http", "modern"), ("sse", "legacy")],

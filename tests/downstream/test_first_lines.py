@@ -142,6 +142,7 @@ def unusual(named: str) -> Iterator[str]:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 def test_no_first_line_opens_a_file_that_it_names(
     secret: Path, scripts: Callable[[bytes], Path]

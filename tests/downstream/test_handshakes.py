@@ -81,6 +81,7 @@ async def test_a_server_that_speaks_only_the_newer_protocol_by_now_is_asked_agai
     assert found.era == "modern"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault
 async def test_a_server_that_never_answers_is_tried_with_the_older_handshake_next(
     bench: Make, tmp_path: Path

@@ -94,6 +94,7 @@ async def fetch(client: Outbound, url: str) -> int:
         return reply.status
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.attack
 @pytest.mark.parametrize("host", HOSTS)
 async def test_no_spelling_of_an_inner_address_is_reached(host: str):
@@ -439,7 +440,7 @@ async def test_a_refused_credential_in_a_call_was_not_executed(bench: Make):
         await here.pool.close()
 
 
-@pytest.mark.exhaustive(but=("modern",))
+@pytest.mark.exhaustive
 @pytest.mark.fault
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_hung_http_server_is_left_at_the_deadline_and_told(bench: Make, era: str):

@@ -92,6 +92,7 @@ def none_left(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
     return lambda: not any(each._waiting for each in made)
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("refuse", [False, True])
 async def test_a_stream_that_ends_after_its_answer_costs_no_connection(
     bench: Make, none_left: Callable[[], bool], refuse: bool
@@ -131,6 +132,7 @@ def counted() -> Iterator[tuple[str, set[int], list[str]]]:
         yield f"{address}/mcp", callers, ended
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("protocol", ["legacy", "modern"])
 async def test_calls_of_the_sdks_server_share_a_connection(
     bench: Make, none_left: Callable[[], bool], protocol: str

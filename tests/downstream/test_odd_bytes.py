@@ -82,6 +82,7 @@ HALVES = [
 ]
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.fault
 @pytest.mark.parametrize("where", HALVES)
 async def test_half_a_character_costs_no_tool_and_no_answer(bench: Make, where: str):

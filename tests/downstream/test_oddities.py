@@ -98,6 +98,7 @@ async def test_an_error_without_an_id_reaches_the_only_call_that_is_out(bench: M
     assert (await here.call("notes"))["content"][0]["text"] == "noted"
 
 
+@pytest.mark.exhaustive
 async def test_an_error_without_an_id_ends_none_of_several_calls(bench: Make):
     here = bench(odd())
     await here.pool.connect(1)

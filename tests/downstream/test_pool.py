@@ -344,6 +344,7 @@ async def test_of_more_tools_than_the_limit_the_first_by_name_are_taken_and_it_i
     assert said.startswith("The number of tools exceeds the limit of 4 by 5. ")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 async def test_a_list_that_never_comes_ends_with_the_connect_deadline(bench: Make):
     here = bench(stdio_target("many", env={"FAKE_LIST": "hang"}, limits={"connect_timeout": 1.5}))

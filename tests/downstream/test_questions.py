@@ -67,6 +67,7 @@ def said(result: dict[str, Any]) -> Any:
     return json.loads(result["content"][0]["text"])
 
 
+@pytest.mark.exhaustive
 async def test_the_only_call_that_is_out_is_asked_and_its_time_stands_still(bench: Make):
     here = bench(asking("elicitation"))
     person = Person(ready=False)

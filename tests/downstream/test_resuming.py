@@ -127,6 +127,7 @@ async def test_a_refused_resumption_says_that_the_call_was_sent(
         await here.pool.close()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault
 async def test_polling_ends_with_the_calls_own_time_and_tells_the_server(bench: Make):
     endless = [b"id: %d\r\ndata:\r\n\r\n" % number for number in range(1000)]
@@ -272,6 +273,7 @@ async def test_a_server_without_a_standing_stream_is_asked_once_and_serves(
 # -- real servers ----------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("tool", ["add", "leave_and_answer"])
 async def test_the_sdks_server_with_an_event_store_serves(bench: Make, tool: str):
     with resumable_server() as url:
@@ -317,6 +319,7 @@ def everything_over_http() -> Iterator[str]:
     raise AssertionError("it listens on no port, though others can hardly have taken all of these")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.node
 async def test_server_everything_over_http_serves(bench: Make):
     with everything_over_http() as url:

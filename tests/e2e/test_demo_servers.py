@@ -106,6 +106,7 @@ async def test_time_and_git_answer(launched, site, token, repository, kind, mode
     assert wrong.is_error
 
 
+@pytest.mark.exhaustive
 def test_the_quick_start_of_rest_does_what_it_says(stage, site, token, repository):
     agent = stage.agent("rest", *Server.objects.filter(slug__in=("time", "git")))
     approver = User.objects.create_user("ann", is_superuser=True)

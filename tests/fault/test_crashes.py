@@ -77,7 +77,7 @@ async def killed_at(point: str, bob: User) -> Invocation:
     return await db_call(Invocation.objects.get)
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(
     ("point", "left"),
     [
@@ -134,6 +134,7 @@ def test_without_the_variable_a_failpoint_does_nothing():
         failpoints.failpoint(name)
 
 
+@pytest.mark.exhaustive
 async def test_a_joined_caller_whose_process_is_killed_keeps_its_seat_no_longer_than_its_lease(
     site: Make, asking: Server, bob: User, monkeypatch: pytest.MonkeyPatch
 ):

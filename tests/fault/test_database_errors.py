@@ -288,7 +288,7 @@ def prepare(story: str) -> None:
         PolicyRule.objects.create(name="own", outcome="ask", requester_may_confirm=True)
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.parametrize(("story", "point"), CELLS)
 async def test_what_is_told_agrees_with_the_record(

@@ -148,7 +148,7 @@ POINTS: dict[str, list[str]] = {
 }
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.parametrize(
     ("story", "point"), [(story, point) for story in STORIES for point in POINTS[story]]

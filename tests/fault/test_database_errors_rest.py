@@ -31,6 +31,7 @@ POINTS = {
 }
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("point", POINTS["called"])
 async def test_a_call_that_was_made_is_told_whatever_fails_after_it(site: Site, point: str) -> None:
     with failing(point):
@@ -52,7 +53,7 @@ async def test_a_refusal_stays_one(site: Site, point: str) -> None:
     assert (status, problem["code"]) == (404, "NOT_FOUND")
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("point", POINTS["not made"])
 async def test_told_that_it_was_not_made_it_was_not(site: Site, point: str) -> None:
     with failing(point):
@@ -62,7 +63,7 @@ async def test_told_that_it_was_not_made_it_was_not(site: Site, point: str) -> N
     assert (await site.call("echo__echo", **KEYED))[0] == 200
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize(
     "error",
     [

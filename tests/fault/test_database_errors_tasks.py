@@ -257,7 +257,7 @@ POINTS: dict[str, list[str]] = {
 CELLS = [(story, point) for story in STORIES for point in POINTS[story]]
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.parametrize(("story", "point"), CELLS)
 async def test_what_a_host_hears_of_a_task_is_the_end_of_its_call(

@@ -183,6 +183,7 @@ async def test_among_calls_that_end_together_only_those_that_were_given_up_are_c
         await db_call(agrees, outcome, 1)
 
 
+@pytest.mark.exhaustive
 async def test_a_caller_that_leaves_after_the_clock_gave_its_call_up_is_in_the_record(
     site: Make, live_db: None, journal: Path
 ) -> None:
@@ -213,6 +214,7 @@ async def test_a_call_that_was_not_sent_is_not_called_unknown_for_ever(
     await db_call(agrees, outcome, 0)
 
 
+@pytest.mark.exhaustive
 async def test_a_held_call_that_was_given_up_ends_as_its_server_answered(
     site: Make, asking: Server, bob: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +230,7 @@ async def test_a_held_call_that_was_given_up_ends_as_its_server_answered(
     assert kinds[-3:] == ["call.unknown", "call.succeeded", "call.corrected"]
 
 
+@pytest.mark.exhaustive
 async def test_an_end_that_cannot_be_corrected_at_once_is_kept_like_any_late_end(
     site: Make, echo: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +283,7 @@ async def test_where_that_cannot_be_read_the_answer_says_that_its_record_may_dif
     assert (outcome.state, outcome.late) == (InvocationState.SUCCEEDED, True)
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     "state", [InvocationState.SUCCEEDED, InvocationState.TOOL_ERROR, InvocationState.UNKNOWN]

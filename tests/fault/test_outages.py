@@ -114,6 +114,7 @@ async def probed(feed: Any) -> tuple[int, dict[str, str]]:
     return sent[0]["status"], json.loads(sent[1]["body"])
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.one_database
 @pytest.mark.parametrize("asked", [False, True], ids=["plain", "held"])
 async def test_while_the_database_is_locked_calls_are_refused_and_run_again_when_it_is_not(

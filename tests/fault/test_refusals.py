@@ -217,7 +217,7 @@ def role(
         yield
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(("kind", "story"), cells())
 async def test_a_database_that_refuses_while_calls_are_running(
     role: None,

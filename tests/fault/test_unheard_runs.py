@@ -49,7 +49,7 @@ def unheard_beginning(monkeypatch: pytest.MonkeyPatch, *, written: bool) -> None
     monkeypatch.setattr(tool_source, "_begin", _begin)
 
 
-@pytest.mark.exhaustive(but=("asked_as_a_task",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("story", ["asked", "asked_as_a_task"])
 async def test_a_run_that_was_begun_all_the_same_answers_its_caller(
     bench: Bench, working: Any, monkeypatch: pytest.MonkeyPatch, story: str
@@ -67,6 +67,7 @@ async def test_a_run_that_was_begun_all_the_same_answers_its_caller(
     assert await db_call(Run.objects.filter(call_id=told.invocation_id).count) == 1
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("written", [False, True])
 async def test_a_run_of_which_nobody_knows_is_unknown_and_one_that_was_not_begun_was_not_sent(
     bench: Bench, working: Any, monkeypatch: pytest.MonkeyPatch, written: bool

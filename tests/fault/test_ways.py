@@ -27,7 +27,7 @@ def _worker(stage: Stage, broker: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.exhaustive(one_in=4)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", WAYS, ids=str)
 async def test_approved_it_runs_once_and_the_caller_has_the_result(
     stage, site, brisk, token, case: Case, way: Way
@@ -44,7 +44,7 @@ async def test_approved_it_runs_once_and_the_caller_has_the_result(
     assert call.state == InvocationState.SUCCEEDED
 
 
-@pytest.mark.exhaustive(one_in=4)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", WAYS, ids=str)
 async def test_refused_it_never_runs_and_the_caller_has_the_reason(
     stage, site, brisk, token, case: Case, way: Way
@@ -60,6 +60,7 @@ async def test_refused_it_never_runs_and_the_caller_has_the_reason(
     assert call.state == InvocationState.REJECTED
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", [way for way in WAYS if way.kind == "question"], ids=str)
 async def test_the_person_at_the_host_confirms(stage, site, brisk, token, case: Case, way: Way):
     async with way.open(stage, site, brisk, token) as waiter:
@@ -70,6 +71,7 @@ async def test_the_person_at_the_host_confirms(stage, site, brisk, token, case: 
     assert len(case.sent()) == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "way", [way for way in WAYS if way.kind in ("task", "rest") or way.stays], ids=str
 )
@@ -83,9 +85,7 @@ async def test_a_caller_that_cancels_ends_the_request(
     assert case.sent() == []
 
 
-@pytest.mark.exhaustive(
-    but=("question-http-legacy", "progress-http-modern", "progress-stdio-legacy")
-)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", [way for way in WAYS if way.stays], ids=str)
 async def test_a_caller_that_vanishes_ends_the_request(
     stage, site, brisk, token, case: Case, way: Way

@@ -129,7 +129,7 @@ def last_call(slug: str) -> Invocation:
     return Invocation.objects.filter(server_slug=slug).latest("received_at")
 
 
-@pytest.mark.exhaustive(but=("http-legacy", "stdio-auto"))
+@pytest.mark.exhaustive(but=("http-legacy",))
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", DOORS)
 async def test_a_page_that_is_needed_first_reaches_the_host_as_data(
@@ -155,6 +155,7 @@ async def test_a_page_that_is_needed_first_reaches_the_host_as_data(
     assert "https://example.com/in" in record.reason
 
 
+@pytest.mark.exhaustive
 async def test_a_host_that_opens_no_pages_gets_the_address_as_text(stage, site, launched):
     slug = await outside(scene, stage)
     async with connected("http", "legacy", slug, stage, site, launched) as host:
@@ -168,6 +169,7 @@ async def test_a_host_that_opens_no_pages_gets_the_address_as_text(stage, site, 
         assert "passwd" not in str(bad)
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_may_not_ask_people_sends_them_to_no_page(stage, site, launched):
     slug = await outside(scene, stage, asks_elicitation=False)
     heard = Heard()
@@ -177,7 +179,7 @@ async def test_a_server_that_may_not_ask_people_sends_them_to_no_page(stage, sit
     assert "example.com" not in str(result)
 
 
-@pytest.mark.exhaustive(but=("http", "stdio"))
+@pytest.mark.exhaustive(but=("http",))
 @pytest.mark.parametrize("door", DOORS)
 async def test_the_host_that_got_a_page_hears_that_it_is_done_with_and_no_other(
     stage, site, launched, door
@@ -199,7 +201,7 @@ async def test_the_host_that_got_a_page_hears_that_it_is_done_with_and_no_other(
     assert (first.done, second.done) == (["e1"], ["e2"])
 
 
-@pytest.mark.exhaustive(but=("stdio", "ws"))
+@pytest.mark.exhaustive(but=("stdio",))
 @pytest.mark.parametrize("door", DOORS)
 async def test_a_line_on_a_timer_reaches_the_host_that_is_alone(stage, site, launched, door):
     slug = await outside(scene, stage)
@@ -228,7 +230,7 @@ async def test_a_line_on_a_timer_reaches_nobody_where_two_hosts_share_a_server(
     assert first.lines == second.lines == []
 
 
-@pytest.mark.exhaustive(but=("stdio-legacy-everybody", "http-legacy-session"))
+@pytest.mark.exhaustive(but=("stdio-legacy-everybody",))
 @pytest.mark.parametrize(
     ("door", "mode", "shared_by"),
     [
@@ -252,7 +254,7 @@ async def test_a_server_that_asks_for_folders_at_its_start_gets_those_of_its_hos
         assert declared["roots"] == {"listChanged": True}
 
 
-@pytest.mark.exhaustive(but=("legacy-everybody",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("shared_by", ["everybody", "session"])
 @pytest.mark.parametrize("era", ["legacy", "both"])
 async def test_a_server_whose_version_is_found_out_gets_the_folders_of_its_host_too(
@@ -273,7 +275,7 @@ async def test_a_server_whose_version_is_found_out_gets_the_folders_of_its_host_
     assert json.loads(result.content[0].text) == {"roots": [{"uri": "file:///home/ann"}]}
 
 
-@pytest.mark.exhaustive(but=("http",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("door", ["stdio", "http"])
 async def test_changed_folders_are_told_to_the_server_which_asks_again(stage, site, launched, door):
     slug = await outside(scene, stage, shared_by="session", asks_roots=True)
@@ -292,6 +294,7 @@ async def test_changed_folders_are_told_to_the_server_which_asks_again(stage, si
     )
 
 
+@pytest.mark.exhaustive
 async def test_where_hosts_share_a_server_no_word_of_changed_folders_is_promised(
     stage, site, launched
 ):
@@ -307,7 +310,7 @@ async def agree(params: dict[str, Any]) -> dict[str, Any]:
     return {"action": "accept", "content": {"ok": True}}
 
 
-@pytest.mark.exhaustive(but=(f"http-{MODERN}", "stdio-2025-11-25"))
+@pytest.mark.exhaustive(but=(f"http-{MODERN}",))
 @pytest.mark.parametrize("era", ["2025-11-25", MODERN])
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_what_a_server_tells_after_its_question_reaches_the_host(stage, site, door, era):
@@ -340,7 +343,7 @@ async def test_what_a_server_tells_after_its_question_reaches_the_host(stage, si
     assert [each["message"] for each in host.progress()] == ["before", "after"]
 
 
-@pytest.mark.exhaustive(but=("legacy",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_server_of_a_sessions_own_is_told_of_the_pages_that_its_host_can_show(
     stage, site, launched, mode

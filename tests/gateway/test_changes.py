@@ -148,7 +148,7 @@ async def connected(
         yield listener
 
 
-@pytest.mark.exhaustive(but=("http-2026-07-28", "stdio-legacy"))
+@pytest.mark.exhaustive(but=("http-2026-07-28",))
 @pytest.mark.both_databases
 @pytest.mark.exhaustive(but=["http-2026-07-28"], on="postgresql")
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
@@ -170,7 +170,7 @@ async def test_every_change_made_by_another_process_is_told(stage, site, door, m
             assert await host.names() == expected()
 
 
-@pytest.mark.exhaustive(but=("2026-07-28",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 async def test_a_grant_that_runs_out_is_told_though_nothing_is_written_then(
     stage, site, mode, launched
@@ -185,6 +185,7 @@ async def test_a_grant_that_runs_out_is_told_though_nothing_is_written_then(
         assert await host.names() == scene.own()
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 async def test_changes_that_leave_this_callers_list_alone_are_not_told(stage, site, mode, launched):
     scene = await outside(Scene, stage)
@@ -199,7 +200,7 @@ async def test_changes_that_leave_this_callers_list_alone_are_not_told(stage, si
         assert host.told.empty()
 
 
-@pytest.mark.exhaustive(but=("http-2026-07-28", "stdio-legacy"))
+@pytest.mark.exhaustive(but=("http-2026-07-28",))
 @pytest.mark.both_databases
 @pytest.mark.exhaustive(but=["http-2026-07-28"], on="postgresql")
 @pytest.mark.parametrize("mode", ["legacy", MODERN])

@@ -66,6 +66,7 @@ async def test_what_is_granted_is_completed_by_its_server_and_nothing_is_recorde
     assert not await outside(Invocation.objects.filter(server_slug=scene.slug).exists)
 
 
+@pytest.mark.exhaustive
 async def test_grants_and_rules_hold_for_what_is_suggested(stage, site, launched):
     scene = await outside(lambda: Scene(stage, granted=False))
     await outside(lambda: scene.grant(kind="template", uri="repo://m*"))
@@ -103,7 +104,7 @@ async def test_grants_and_rules_hold_for_what_is_suggested(stage, site, launched
     assert not await outside(ApprovalRequest.objects.exists)
 
 
-@pytest.mark.exhaustive(but=("stdio-legacy",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_a_completion_that_its_host_gives_up_is_cancelled_at_its_server(
@@ -125,6 +126,7 @@ async def test_a_completion_that_its_host_gives_up_is_cancelled_at_its_server(
         assert await values(host, review, "path", "a") == ["a.py", "a.md"]
 
 
+@pytest.mark.exhaustive
 async def test_a_completion_beyond_the_rate_is_refused(stage, site, launched):
     scene = await outside(Scene, stage, "legacy")
     review = t.PromptReference(type="ref/prompt", name=f"{scene.slug}__review")

@@ -157,6 +157,7 @@ async def test_runmcp_serves_one_conversation_whatever_was_kept_of_the_agents_li
     ]
 
 
+@pytest.mark.exhaustive
 async def test_a_list_that_names_a_conversation_is_never_answered_from_what_was_kept(
     stage: Stage,
 ) -> None:
@@ -169,6 +170,7 @@ async def test_a_list_that_names_a_conversation_is_never_answered_from_what_was_
             assert await host.end() == 0
 
 
+@pytest.mark.exhaustive
 async def test_runmcp_does_not_start_for_a_conversation_that_takes_no_calls(stage: Stage) -> None:
     slug, ids = await outside(rows, stage)
     for conversation, words in (

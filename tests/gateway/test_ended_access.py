@@ -92,7 +92,7 @@ async def streams(stage: Stage, slug: str, done: str) -> AsyncIterator[Streams]:
                 stream.left.set()
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("ending", [revoke, disable, remove, end])
 async def test_the_end_of_access_ends_every_stream_and_nothing_more_is_said(
     stage: Stage, slug: str, tmp_path: Any, ending: Callable[[Stage, str], None]

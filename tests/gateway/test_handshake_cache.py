@@ -268,7 +268,7 @@ async def test_the_very_first_start_answers_an_opening_with_what_a_web_process_k
     assert (await opened(own.late(1, *anywhere())))["result"] == first
 
 
-@pytest.mark.exhaustive(but=("legacy",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_the_very_first_start_answers_with_the_list_that_a_web_process_kept(own, era):
     """The real server's own bytes; no others once the configuration has changed, until they are
@@ -297,7 +297,7 @@ async def test_the_very_first_start_answers_with_the_list_that_a_web_process_kep
     assert [tool["name"] for tool in tools["tools"]] == ["echo_echo", "echo_pid"]
 
 
-@pytest.mark.exhaustive(but=("modern",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_an_opening_that_is_kept_while_the_server_loads_is_answered_from_it(own, era):
     """As right after a change: the endpoint has instructions, and what was kept before does not
@@ -369,6 +369,7 @@ def test_whom_the_command_line_names(arguments: list[str], agent: str) -> None:
     assert preload._find_option(arguments, "--agent") == agent
 
 
+@pytest.mark.exhaustive
 async def test_damaged_kept_bytes_are_no_obstacle(own):
     parameters = own.late(LINES["legacy"], "--cwd", str(folder()))
     async with start(parameters) as host:
@@ -510,6 +511,7 @@ def test_list_of_a_directory_is_repeated_only_while_its_project_files_are_the_sa
     files.again('{"tools":["two"]}')
 
 
+@pytest.mark.exhaustive
 def test_so_it_is_with_variables_that_only_a_record_refers_to(files):
     """A record that begins to refer to one has changed the configuration, and with it the revision
     of the list."""
@@ -521,6 +523,7 @@ def test_so_it_is_with_variables_that_only_a_record_refers_to(files):
     files.again('{"tools":["b"]}', "SOME_KEY")
 
 
+@pytest.mark.exhaustive
 def test_a_site_that_has_started_meanwhile_may_not_know_the_keys_of_a_file(files):
     """Its workers are asked, and the file is refused if they do not get them."""
     (files.var / "up.lock").write_text("4711")

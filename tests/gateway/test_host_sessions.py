@@ -88,6 +88,7 @@ async def test_what_a_host_wants_to_hear_holds_in_every_process(stage):
         assert "not found" in refused[-1]["error"]["message"]
 
 
+@pytest.mark.exhaustive
 async def test_what_could_not_be_read_or_followed_at_once_is_so_later(stage, monkeypatch):
     """A level that the database did not say; a subscription to what may only be read again after a
     while."""
@@ -218,7 +219,7 @@ async def test_a_websocket_whose_row_cannot_be_made_is_refused_with_the_reason(
         assert not both.app._connections._taken
 
 
-@pytest.mark.exhaustive(but=("False",))
+@pytest.mark.exhaustive
 @one_database
 @pytest.mark.parametrize("lane", [True, False])
 async def test_an_answer_that_was_waited_for_does_not_reach_who_has_lost_access(

@@ -99,6 +99,7 @@ async def test_claude_code_probes_listens_discovers_again_lists_and_calls(stage,
     assert record.request_id == "toolu_9"
 
 
+@pytest.mark.exhaustive
 async def test_copilot_cancels_its_listen_id_when_it_leaves(stage, token):
     async with raw_host(stage.runmcp("--cwd", str(folder())), forked=True) as host:
         await host.ask(1, "server/discover", _meta=claude())

@@ -86,6 +86,7 @@ async def test_a_host_that_does_not_read_its_sse_stream_is_told_to_read(stage, s
         await stream.leave()
 
 
+@pytest.mark.exhaustive
 async def test_a_host_that_does_not_read_its_websocket_is_not_heard_any_more(stage, slug):
     """Its next frames wait in the network. A host that reads again gets every answer."""
     reads = asyncio.Event()
@@ -155,6 +156,7 @@ async def test_a_connection_with_too_many_unread_bytes_ends(stage, slug, monkeyp
         await asyncio.wait_for(stream.task, 30)
 
 
+@pytest.mark.exhaustive
 async def test_one_connection_has_a_bounded_number_of_requests_without_an_answer(
     stage, slug, monkeypatch, tmp_path
 ):
@@ -180,6 +182,7 @@ async def test_one_connection_has_a_bounded_number_of_requests_without_an_answer
         await stream.leave()
 
 
+@pytest.mark.exhaustive
 async def test_a_session_whose_stream_is_not_read_keeps_little_and_delays_nobody(stage, slug):
     async with doors(slug, stage.tokens[slug]) as at:
         unread, read = [await at.opened() for _ in range(2)]

@@ -46,6 +46,7 @@ def era(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.mark.exhaustive(one_in=2)
 async def test_the_list_holds_the_granted_tools_sorted_and_the_endpoints_own_instructions(
     site, token, era
 ):
@@ -164,6 +165,7 @@ async def test_an_unknown_tool_is_a_protocol_error(site, token, era):
     assert refusal.value.code == t.INVALID_PARAMS
 
 
+@pytest.mark.exhaustive(one_in=2)
 async def test_arguments_are_checked_before_anything_is_sent(site, stage, era):
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     slug = fresh("strict")

@@ -90,6 +90,7 @@ STRANGERS = {
 }
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.attack
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
 @pytest.mark.parametrize("stranger", STRANGERS)
@@ -654,6 +655,7 @@ ENDS = {
 }
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("end", ENDS)
 async def test_access_ends_when(site, stage, token, end):
     slug = fresh("agent")

@@ -111,6 +111,7 @@ async def test_requests_that_come_during_the_stop_are_told_to_come_again_and_not
     assert (status, answer["result"]["content"][0]["text"]) == (200, "3 steps")
 
 
+@pytest.mark.exhaustive
 async def test_several_processes_serve_one_address(stage, token):
     with web(stage.env, processes=2) as site:
         roots = [psutil.Process(process.pid) for process in site.processes]

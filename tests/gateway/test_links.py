@@ -49,7 +49,7 @@ async def test_links_are_read_by_whom_got_them_and_pages_with_their_tools(
     ]
 
 
-@pytest.mark.exhaustive(but=("http-page",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("first", ["page", "call"])
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_tools_with_required_arguments_and_their_pages_in_any_order(
@@ -98,6 +98,7 @@ async def test_what_is_linked_to_is_nobody_elses_and_keeps_to_the_rules(stage, s
             await host.read_resource(LINK)
 
 
+@pytest.mark.exhaustive
 async def test_a_resource_keeps_the_rules_of_its_own_row_by_links_and_templates(
     stage, site, launched
 ):
@@ -125,6 +126,7 @@ async def test_a_resource_keeps_the_rules_of_its_own_row_by_links_and_templates(
                 await host.read_resource(uri)
 
 
+@pytest.mark.exhaustive
 async def test_apps_of_a_server_can_be_switched_off(stage, site, launched):
     scene = await outside(Scene, stage)
     await outside(Server.objects.filter(pk=scene.server.pk).update, mcp_apps=False)

@@ -146,6 +146,7 @@ ODD_TOOLS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
 async def test_definitions_that_no_host_could_read_cost_no_other_server_a_tool(stage, site, mode):
     def rows() -> tuple[str, str]:

@@ -62,6 +62,7 @@ async def test_lines_of_a_call_reach_its_host_at_its_level(stage, site, launched
     assert SECRET not in str(heard.lines)
 
 
+@pytest.mark.exhaustive
 async def test_a_flood_of_lines_costs_no_call_and_the_operator_sees_the_last(stage, site, launched):
     scene = await outside(Scene, stage, "legacy")
     heard = Heard()
@@ -90,6 +91,7 @@ def numbers(text: str) -> list[int]:
     return [int(found) for found in re.findall(r"\bline (\d+)$", text, re.MULTILINE)]
 
 
+@pytest.mark.exhaustive
 async def test_nobody_hears_a_line_that_may_be_anothers(stage, site, launched):
     """Calls of two hosts are out at one server, over one pipe; then the call of one, after that of
     the other has ended."""

@@ -131,6 +131,7 @@ async def cancel(at: Doors, session: str, request: int | str) -> int:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 async def test_cancellation_is_passed_on_however_many_unknown_requests_were_cancelled(
     stage, slug, tmp_path
@@ -195,6 +196,7 @@ async def test_what_is_passed_on_counts_among_the_calls_of_the_agent(stage, slug
         assert "RATE_LIMITED" in str(answer)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 async def test_what_is_posted_to_a_stream_of_another_process_counts_too_and_is_not_kept(
     stage, slug

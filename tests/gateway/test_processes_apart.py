@@ -97,7 +97,7 @@ def lines(stream: Stream) -> list[str]:
     ]
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("shared_by", ["session", "everybody"])
 async def test_changes_by_every_process_reach_the_stream_at_one_of_them(
     stage: Stage, shared_by: str
@@ -124,6 +124,7 @@ async def test_changes_by_every_process_reach_the_stream_at_one_of_them(
         await stream.leave()
 
 
+@pytest.mark.exhaustive
 async def test_requests_at_the_same_time_are_served_by_a_process_that_does_not_know_the_session(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

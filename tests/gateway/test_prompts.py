@@ -190,6 +190,7 @@ async def test_a_grant_of_a_servers_tools_shows_no_prompt(stage, site, launched)
             await host.get_prompt(scene.prompt, {"path": "a.py"})
 
 
+@pytest.mark.exhaustive
 async def test_what_a_prompt_says_of_its_servers_secrets_is_redacted(stage, site, launched):
     scene = await outside(Scene, stage)
     await outside(lambda: decisions.approve_waiting(server=scene.server, actor=ACTOR))
@@ -199,7 +200,7 @@ async def test_what_a_prompt_says_of_its_servers_secrets_is_redacted(stage, site
     assert SECRET not in text
 
 
-@pytest.mark.exhaustive(but=("legacy",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_prompt_that_its_server_changes_is_withdrawn_and_hosts_are_told(
     stage, site, launched, mode

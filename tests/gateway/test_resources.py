@@ -160,6 +160,7 @@ async def test_grants_and_rules_are_about_uris(stage, site, launched):
             await host.read_resource("repo://me/issues/13")
 
 
+@pytest.mark.exhaustive
 async def test_what_two_servers_have_is_told_apart_by_their_names(stage, site, launched):
     scene = await outside(Scene, stage)
     other = await outside(lambda: scene.served(f"{scene.slug}-2"))

@@ -172,7 +172,7 @@ async def touched(host: Host) -> None:
         await host.call("add", number=number)
 
 
-@pytest.mark.exhaustive(but=("2-modern-new",))
+@pytest.mark.exhaustive
 @every_case
 async def test_a_counter_of_a_session(stage: Stage, case: Case) -> None:
     agents = await outside(counter, stage, case, "session")

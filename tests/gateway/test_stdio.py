@@ -289,6 +289,7 @@ async def test_half_a_character_in_arguments_is_replaced(floor, runmcp, era):
         assert await host.end() == 0
 
 
+@pytest.mark.exhaustive
 async def test_large_arguments_and_results_below_the_limits_arrive(floor, runmcp):
     async with raw_host(runmcp, forked=True) as host:
         await host.handshake()
@@ -420,6 +421,7 @@ async def test_wrong_arguments_are_told_on_stderr_with_an_exit_code(floor, wrong
         assert "Available: default" in said
 
 
+@pytest.mark.exhaustive
 async def test_help_and_a_missing_database_are_for_people(floor):
     async with raw_host(floor.stage.runmcp("--help")) as host:
         assert await host.ended() == 0

@@ -62,7 +62,7 @@ async def subscribed(host: Client, scene: Scene) -> str:
     return said.text
 
 
-@pytest.mark.exhaustive(but=("http-auto-modern",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 @pytest.mark.parametrize("door", ["http", "stdio"])
@@ -122,7 +122,7 @@ async def test_hosts_share_one_subscription_and_are_told_only_what_they_may_read
         assert one.uris == ["docs://guide"]
 
 
-@pytest.mark.exhaustive(but=("modern",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_a_subscription_is_renewed_when_its_server_has_died(stage, site, launched, era):
     scene = await outside(Scene, stage, era)

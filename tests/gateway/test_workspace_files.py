@@ -156,6 +156,7 @@ async def test_nothing_of_the_file_runs_until_a_person_confirms_and_then_both_ho
         assert await again.end() == 0
 
 
+@pytest.mark.exhaustive
 async def test_a_changed_file_stops_what_changed_and_a_variable_of_the_host_reaches_its_server(
     stage, project
 ):

@@ -31,7 +31,7 @@ GRANT = {"agent": "a", "server": "s"}
 GRANTED = {"agents": {"a": {}}, "servers": {"s": ECHO}}
 
 
-@pytest.mark.exhaustive(one_in=4)
+@pytest.mark.exhaustive(one_in=20)
 @pytest.mark.parametrize(
     "said",
     [
@@ -108,6 +108,7 @@ def test_what_a_file_does_not_confirm_it_does_not_take_back():
     assert server.launch_confirmed
 
 
+@pytest.mark.exhaustive
 def test_a_definition_that_waits_since_the_first_import_is_no_change_at_the_second():
     server = new_server("s")
     tool = new_tool(server, "t")
@@ -159,6 +160,7 @@ def test_the_mark_of_the_callers_model_goes_back_to_the_model_that_the_file_says
     restored(file, secrets)
 
 
+@pytest.mark.exhaustive
 def test_experts_that_called_each_other_the_other_way_round_do_so_again():
     one, two = (
         experts.save_expert(
@@ -175,6 +177,7 @@ def test_experts_that_called_each_other_the_other_way_round_do_so_again():
     restored(file, secrets)
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("transport", ["http", "websocket"])
 def test_a_site_comes_without_the_secrets_in_its_addresses_and_gets_them_later(
     people: Any, transport: str
@@ -245,7 +248,7 @@ def test_what_no_document_could_hold_is_not_saved(columns: dict[str, Any]):
         saved("t", command=["/bin/echo"], description="a\0b")
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.parametrize("levels", range(54, 62))
 def test_values_as_deep_as_the_site_takes_them_travel(people: Any, levels: int):
     server = new_server("s")

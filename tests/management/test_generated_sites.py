@@ -31,7 +31,7 @@ _FIRST, _COUNT = map(int, os.environ.get("GENERATED_SITES", "1:6").split(":"))
 SEEDS = range(_FIRST, _FIRST + _COUNT)
 
 
-@pytest.mark.exhaustive(but=("1",))
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_generated_site_is_made_again_from_its_document(people: Any, seed: int) -> None:
@@ -51,7 +51,7 @@ def test_a_generated_site_is_made_again_from_its_document(people: Any, seed: int
     unchanged(document, {}, confirm=True)
 
 
-@pytest.mark.exhaustive(but=("1",))
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 @pytest.mark.parametrize("seed", SEEDS[::3])
 def test_its_secrets_and_decisions_may_come_later(
@@ -83,7 +83,7 @@ def test_its_secrets_and_decisions_may_come_later(
     assert exported() == (file, found)
 
 
-@pytest.mark.exhaustive(but=("1",))
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 @pytest.mark.parametrize("seed", SEEDS[::3])
 def test_rows_of_another_site_stay_as_they_are(people: Any, seed: int) -> None:
@@ -150,6 +150,7 @@ def test_a_tool_that_waits_for_a_decision_travels_where_a_grant_names_it(people:
     assert other.name not in file
 
 
+@pytest.mark.exhaustive
 def test_the_sites_have_rows_of_every_kind(live_db: None) -> None:
     """Otherwise what is compared would be less than what is told."""
     seen: set[str] = set()

@@ -43,7 +43,7 @@ def put(path: Path, data: object) -> str:
 
 
 @pytest.mark.django_db
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.parametrize(("name", "path"), [item for item in SAMPLES if item[0] != "claude-code"])
 def test_export_gives_back_what_import_took(name: str, path: Path, tmp_path: Path) -> None:
     file = shutil.copy(path, tmp_path)

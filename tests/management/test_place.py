@@ -13,6 +13,7 @@ from tests.externals import ROOT
 from tests.waiting import HANG_LIMIT
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("keys", [False, True])
 def test_a_command_in_an_empty_place_refuses_and_makes_nothing(tmp_path: Path, keys: bool) -> None:
     empty = tmp_path / "empty"

@@ -240,6 +240,7 @@ def test_what_lists_are_narrowed_to_is_found_by_an_index(
     assert not found, "\n\n".join(found)
 
 
+@pytest.mark.exhaustive
 def test_whole_lists_are_read_in_the_order_of_an_index(admin: Client) -> None:
     for address in ("/api/v1/invocations", "/api/v1/audit"):
         with CaptureQueriesContext(connection) as asked:
@@ -264,6 +265,7 @@ def test_the_clock_lets_sqlite_look_at_its_tables(db: None) -> None:
         assert [int(stat.split()[0]) for (stat,) in cursor.fetchall()] == [ROWS, ROWS]
 
 
+@pytest.mark.exhaustive
 def test_a_beginning_finds_entries_of_the_log(admin: Client) -> None:
     assert search_entries(AuditEntry.objects.all(), "call:0000").count() == 1_000
     assert {each.kind for each in search_entries(AuditEntry.objects.all(), "odd")} == {

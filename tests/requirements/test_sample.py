@@ -107,6 +107,7 @@ def approved(slug: str) -> int:
     return decisions.approve_waiting(server=Server.objects.get(slug=slug), actor=ACTOR)
 
 
+@pytest.mark.exhaustive
 async def test_the_sample_is_imported_confirmed_tested_and_called(
     site: Callable[..., Any], manager: Any, tmp_path: Path
 ) -> None:

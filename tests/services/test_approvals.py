@@ -388,6 +388,7 @@ TOO_WIDE: dict[str, tuple[dict[str, Any], Callable[[], PermitWish]]] = {
 }
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("case", TOO_WIDE)
 def test_a_permit_only_narrows_and_a_wrong_one_decides_nothing(bob: User, case: str):
     change, wish = TOO_WIDE[case]
@@ -471,6 +472,7 @@ def test_the_use_of_a_call_that_never_ran_is_given_back_though_its_process_died(
     assert AuditEntry.objects.filter(kind="permit.returned", actor="ann").count() == 1
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.both_databases
 @pytest.mark.parametrize("state", ["succeeded", "tool_error", "unknown", "dispatched", "none"])
 def test_the_use_of_a_call_that_may_have_run_or_may_yet_run_stays_taken(bob: User, state: str):

@@ -113,6 +113,7 @@ def test_of_two_at_once_one_is_refused(tmp_path):
         archive(tmp_path)
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.usefixtures("site")
 @pytest.mark.parametrize("taken", ["16", "3"])
 def test_what_another_run_has_moved_meanwhile_is_not_moved_again(tmp_path, monkeypatch, taken):
@@ -149,7 +150,7 @@ def test_what_another_run_has_moved_meanwhile_is_not_moved_again(tmp_path, monke
 # Broken off anywhere, nothing is lost and the next run goes on
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.usefixtures("site", "small")
 @pytest.mark.parametrize("times", range(6))
 def test_broken_off_between_two_transactions(tmp_path, monkeypatch, times):
@@ -182,6 +183,7 @@ def hashes(folder: Path) -> set[str]:
     return found
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.fault
 @pytest.mark.parametrize("point", ["archive_written", "archive_recorded"])
 def test_a_process_that_is_killed_loses_nothing(live_db, tmp_path, point):
@@ -221,6 +223,7 @@ def test_what_was_moved_before_the_file_was_begun_is_not_written_again(tmp_path,
     holds(other)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("site")
 def test_without_a_folder_it_makes_one_for_the_owner_alone(tmp_path, settings):
     settings.VAR_DIR = tmp_path / "var"
@@ -286,6 +289,7 @@ def test_of_two_that_remove_at_the_very_same_time_one_does(live_db, tmp_path, mo
 # Beside it
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.usefixtures("site", "small")
 @pytest.mark.parametrize(
     "look",

@@ -84,6 +84,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("how", CHANGES)
 def test_a_file_that_was_changed_is_found(folder, how):
     file = files(folder)[1]
@@ -129,6 +130,7 @@ def test_a_record_that_was_removed_in_the_middle_is_found(folder):
     assert "Archive record 3: the records before it are missing, from number 2 on" in told()
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     "column", ["at", "writer", "from_seq", "to_seq", "head", "head_key", "file", "prev", "hash"]
 )
@@ -292,7 +294,7 @@ ODD = [
 ]
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=12)
 @pytest.mark.parametrize("lines", ODD, ids=lambda lines: str(lines[:60]))
 def test_a_file_that_somebody_wrote_to_be_odd_is_told_of_and_breaks_nothing(folder, lines):
     odd = folder / "audit-odd.jsonl.gz"

@@ -63,6 +63,7 @@ def test_old_entries_move_into_a_file_and_the_log_holds_without_and_with_it(tmp_
     assert len(files(tmp_path)) == 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("site", "small")
 def test_it_goes_on_where_it_was_in_many_files_and_transactions(tmp_path):
     """Months later, with entries that came meanwhile."""

@@ -42,6 +42,7 @@ def test_messages_as_written_fit(message: Message) -> None:
     assert problems(full=False) == []
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     ("columns", "said"),
     [

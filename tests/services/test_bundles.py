@@ -188,7 +188,7 @@ def launch(**said: Any) -> dict[str, Any]:
     return manifest() | {"server": server | {"mcp_config": server["mcp_config"] | said}}
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("content", "reason"),

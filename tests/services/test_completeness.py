@@ -47,7 +47,7 @@ def test_a_migrated_database_lacks_nothing() -> None:
     completeness.require_complete()
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_is_lost_is_named_and_migrate_makes_it_anew(loss: str) -> None:
     lose, words = LOSSES[loss]
@@ -72,6 +72,7 @@ def test_the_log_tells_that_its_checkpoints_were_deleted() -> None:
     assert lost.count() == 1
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "renew", [lambda: call_command("migrate", verbosity=0), seal_audit], ids=["migrate", "clock"]
@@ -91,6 +92,7 @@ def test_deleted_checkpoints_are_found_though_new_ones_were_made(
         assert problem.startswith("All checkpoints before ")
 
 
+@pytest.mark.exhaustive
 def test_processes_look_anew_after_triggers_were_missing() -> None:
     before = Configuration.load().revision
     call_command("migrate", verbosity=0)
@@ -181,6 +183,7 @@ def test_a_disabled_trigger_is_missing() -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_tables_of_an_unreleased_version_are_refused() -> None:
     note = 'ALTER TABLE mcpregistry_configuration RENAME COLUMN "{}" TO "{}"'
     with connection.cursor() as cursor:

@@ -85,7 +85,7 @@ def facts(found: GrantProposal) -> list[Any]:
     ]
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("days", findings.PERIODS)
 def test_findings_are_what_the_analyzer_proposes(ann: Agent, days: int) -> None:
     assert findings.refresh_findings(NOW, seconds=60) == 3
@@ -97,6 +97,7 @@ def test_findings_are_what_the_analyzer_proposes(ann: Agent, days: int) -> None:
     assert shown.as_of == NOW
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("together", [past_calls._READ_TOGETHER, 0])
 def test_grants_of_every_form_get_what_the_analyzer_proposes_of_each_alone(
     ann: Agent, monkeypatch: pytest.MonkeyPatch, together: int
@@ -137,6 +138,7 @@ def test_grants_of_every_form_get_what_the_analyzer_proposes_of_each_alone(
         assert 0 < len(alone) < len(rows)
 
 
+@pytest.mark.exhaustive
 def test_grants_that_nobody_uses_need_no_query_of_their_own(ann: Agent) -> None:
     tools = [
         Tool(
@@ -208,6 +210,7 @@ def test_a_proposal_with_a_deleted_tool_is_not_shown(ann: Agent) -> None:
     assert not findings.load_findings([row], days=DAYS).proposals
 
 
+@pytest.mark.exhaustive
 def test_a_pass_begins_with_what_was_never_analyzed_then_with_the_oldest(
     ann: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +233,7 @@ def test_a_pass_begins_with_what_was_never_analyzed_then_with_the_oldest(
     assert AccessFinding.objects.get(pk=keys[0]).made_at == later
 
 
+@pytest.mark.exhaustive
 def test_after_a_clock_was_set_back_findings_of_the_future_are_made_anew(ann: Agent) -> None:
     findings.refresh_findings(NOW, seconds=60)
     assert findings.refresh_findings(NOW - timedelta(minutes=5), seconds=60) == 3

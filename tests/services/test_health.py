@@ -217,6 +217,7 @@ def test_servers_that_fail_take_no_place_of_those_that_answer():
     assert claim_due(9, answering=False) == [fails.pk, new.pk]
 
 
+@pytest.mark.exhaustive
 def test_many_workers_never_claim_the_same_check(live_db):
     servers = {confirmed(f"server-{n}").pk for n in range(12)}
     start = Barrier(6)

@@ -273,7 +273,7 @@ def test_what_a_newer_version_would_offer_is_read_in_a_sandbox_and_shown_before_
     )
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.one_database
 @pytest.mark.node
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def _our_disk(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> str:
     return "disk is full"
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.one_database
 @pytest.mark.parametrize("breaks", [_killed, _full, _our_disk])
 def test_a_broken_installation_leaves_nothing_half_done_and_nothing_running(

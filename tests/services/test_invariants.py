@@ -49,6 +49,7 @@ def test_a_site_at_work_and_at_rest_breaks_nothing():
     assert broken(strict=True) == set()
 
 
+@pytest.mark.exhaustive
 def test_what_became_due_after_the_site_was_stopped_is_not_late():
     dispatched("out", lease=-20 * MINUTE)
     assert broken() == {"No lease is overdue."}
@@ -74,6 +75,7 @@ def test_a_guard_that_is_missing_is_named():
     assert check_invariants(timezone.now())[0].violations == 0
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.exhaustive(on="postgresql")
 @pytest.mark.parametrize(
     ("rule", "violate"),
@@ -161,6 +163,7 @@ def test_a_connection_of_a_dead_process_is_noticed():
     assert broken() == {"No connection of a stopped process is listed."}
 
 
+@pytest.mark.exhaustive
 def test_many_calls_are_judged_in_as_many_queries_as_few():
     counts = []
     for start, end in ((0, 5), (5, 40)):

@@ -287,7 +287,7 @@ def _find(case: Case) -> Any:
     return manager.filter(**(case.find or {})).order_by("pk")[0]
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=45)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_saving_keeps_what_others_have_changed(rows: None, case: Case) -> None:
     others = dict(case.others)

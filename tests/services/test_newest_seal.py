@@ -59,6 +59,7 @@ def run(*words: str) -> tuple[int, str]:
     return 0, out.getvalue()
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("full", [False, True], ids=["usual", "full"])
 def test_log_cut_back_together_with_the_note_is_found(site, full):
     cut_back()
@@ -129,6 +130,7 @@ def test_file_older_than_the_database_is_no_fault(site):
     assert kept().number == 5
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("content", "said"),
     [

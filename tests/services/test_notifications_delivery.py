@@ -111,6 +111,7 @@ def test_a_webhook_gets_the_facts_signed(receiver):
     )
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
@@ -193,7 +194,7 @@ def test_a_private_address_is_refused_unless_the_channel_names_its_network(recei
     assert only().state == "sent"
 
 
-@pytest.mark.exhaustive(on="postgresql")
+@pytest.mark.exhaustive
 def test_one_that_never_answers_delays_nobody_else(receiver, monkeypatch):
     monkeypatch.setattr(senders, "SEND_SECONDS", 6.0)
     over = threading.Event()
@@ -378,6 +379,7 @@ def test_hostile_names_neither_forge_headers_nor_markup(post_office):
         assert "\x1b" not in part
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("verb", "reply", "says", "code"),
     [
@@ -446,6 +448,7 @@ def test_slack_is_asked_with_buttons_and_the_message_changes_when_it_is_decided(
         assert set(Delivery.objects.values_list("state", flat=True)) == {"sent"}
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("risk", "arguments"),
     [

@@ -191,6 +191,7 @@ def test_password_stays_if_the_tokens_cannot_be_revoked(
     assert tokens.find_token(raw) is None
 
 
+@pytest.mark.exhaustive
 def test_password_hashed_anew_revokes_no_token(settings: Settings):
     settings.PASSWORD_HASHERS = [
         "django.contrib.auth.hashers.PBKDF2PasswordHasher",
@@ -203,6 +204,7 @@ def test_password_hashed_anew_revokes_no_token(settings: Settings):
     assert tokens.find_token(raw)
 
 
+@pytest.mark.exhaustive
 def test_only_the_same_password_hashed_anew_is_told_as_such(settings: Settings):
     settings.PASSWORD_HASHERS = [
         f"django.contrib.auth.hashers.{name}PasswordHasher" for name in ("MD5", "PBKDF2SHA1")

@@ -135,6 +135,7 @@ FOR_EVER = [
 ]
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(("make", "says"), FOR_EVER, ids=lambda p: getattr(p, "__name__", ""))
 def test_a_rule_that_would_ask_for_ever_is_refused_with_the_reason(make: Any, says: str):
     fields = make()

@@ -103,6 +103,7 @@ def test_closing_leaves_neither_threads_nor_processes(live_db):
     assert not with_words("echo.py")
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     "call", [None, ("count", b'{"steps":100000,"pause":0.1}')], ids=["connecting", "calling"]
 )

@@ -100,6 +100,7 @@ def test_a_start_writes_down_what_the_file_says_and_makes_no_server(
     assert ProjectFile.objects.values().get() == before
 
 
+@pytest.mark.exhaustive
 def test_two_directories_have_the_same_server_and_each_is_listed_in_its_own_alone(
     live_db: None, tmp_path: Path
 ) -> None:
@@ -188,6 +189,7 @@ def test_a_changed_entry_stops_and_an_equal_one_stays_until_the_next_confirmatio
     assert states() == {"git": Lifecycle.ACTIVE, "web": Lifecycle.ACTIVE, "more": Lifecycle.ACTIVE}
 
 
+@pytest.mark.exhaustive
 def test_a_file_that_returns_to_its_confirmed_content_needs_no_second_confirmation(
     live_db: None, tmp_path: Path
 ) -> None:
@@ -230,6 +232,7 @@ def change_file_and_put_it_back(directory: Path) -> None:
     set_up_project(directory=directory, environ={})
 
 
+@pytest.mark.exhaustive
 def test_tools_that_come_later_wait_and_withdrawn_grants_stay_when_the_file_returns(
     live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +268,7 @@ def test_a_launch_that_somebody_changed_is_not_confirmed_when_the_file_returns(
     assert (states(), ProjectFile.objects.get().state) == ({"git": Lifecycle.ACTIVE}, "confirmed")
 
 
+@pytest.mark.exhaustive
 def test_confirmation_taken_back_after_granting_leaves_no_grant(
     live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +291,7 @@ def test_confirmation_taken_back_after_granting_leaves_no_grant(
     assert Grant.objects.count() == 2
 
 
+@pytest.mark.exhaustive
 def test_grants_of_a_file_that_changed_during_its_set_up_come_with_the_next_confirmation(
     live_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,6 +392,7 @@ def test_a_link_to_the_directory_is_the_same_directory(db: None, tmp_path: Path)
         resolve_directory(tmp_path / "none")
 
 
+@pytest.mark.exhaustive
 def test_what_was_confirmed_for_one_agent_and_endpoint_is_not_given_to_others(
     live_db: None, tmp_path: Path
 ) -> None:
@@ -406,6 +412,7 @@ def test_what_was_confirmed_for_one_agent_and_endpoint_is_not_given_to_others(
     assert (note(tmp_path).endpoint_slug, note(tmp_path).agent_slug) == ("wide", "ann")
 
 
+@pytest.mark.exhaustive
 def test_a_deleted_endpoint_takes_the_confirmation_with_it(live_db: None, tmp_path: Path) -> None:
     write(tmp_path, git=entry("log"))
     row = set_up(tmp_path)

@@ -191,6 +191,7 @@ def test_who_may_not_add_servers_adds_none() -> None:
     assert not Server.objects.exists()
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(
     ("command", "kept"),
     [
@@ -280,6 +281,7 @@ def test_an_image_becomes_a_draft_that_starts_it_by_its_digest_with_nothing_of_t
     assert server in RegistryEntry.objects.get().servers.all()
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("changed", "given", "why"),

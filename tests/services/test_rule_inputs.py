@@ -63,6 +63,7 @@ def rule(condition: str = "", **fields: object) -> PolicyRule:
     return rules.save_rule(rule=PolicyRule(**values), actor=ACTOR)
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("condition", "column", "value"),

@@ -110,6 +110,7 @@ REACH += (
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 def test_more_ports_and_less_than_strict_are_wider_and_the_contrary_is_not() -> None:
     empty = {"sandbox_connect": [], "sandbox_listen": []}

@@ -190,6 +190,7 @@ def test_deleting_takes_tools_and_grants_along_and_is_told():
     assert AuditEntry.objects.order_by("seq").last().kind == "server.deleted"  # type: ignore[union-attr]
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(
     "facts",
     [

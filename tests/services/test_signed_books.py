@@ -142,7 +142,7 @@ def change_an_entry() -> None:
     BudgetPeriod.objects.update(spent=0)
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=12)
 @pytest.mark.parametrize(
     "tamper",
     [
@@ -166,7 +166,7 @@ def test_books_that_were_emptied_are_found_by_the_scheduled_check(
     assert verify(full=True).problems != ()
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize(
     "tamper", [fill_up, add_setting, forget_spending, keep_the_last_entry, change_an_entry]
 )
@@ -210,6 +210,7 @@ def test_lowered_spending_is_corrected_before_the_next_call(budget: Budget):
     assert BudgetEntry.objects.order_by("-seq")[0].spent == ENTRIES + 1
 
 
+@pytest.mark.exhaustive
 def test_spending_that_was_lowered_for_a_moment_is_found(sealed: None):
     """The last entry was changed while the next one was written, and is again as it was."""
     forget_spending()
@@ -231,6 +232,7 @@ def test_pool_that_was_filled_up_is_found_after_the_next_charge(sealed: None):
         assert [found.rpartition(": ")[2] for found in verify(full=full).problems] == [said]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("days", [0, 1000])
 def test_level_that_was_changed_counts_for_nothing_where_the_books_go_on(sealed: None, days: int):
     """A person saves the pool, or a clock seems to have been far ahead when the level was
@@ -265,11 +267,13 @@ def test_retention_and_deletion_are_no_faults(sealed: None):
         assert verify(full=full).problems == ()
 
 
+@pytest.mark.exhaustive
 def test_pool_deleted_by_hand_is_found(sealed: None):
     EnergyPool.objects.all().delete()
     assert any("no audit entry records its deletion." in found for found in verify().problems)
 
 
+@pytest.mark.exhaustive
 def test_saved_pool_and_budget_go_on_in_their_books(sealed: None):
     """A form has read the row before the last entry was added."""
     pool = EnergyPool.objects.get()

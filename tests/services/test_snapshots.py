@@ -56,6 +56,7 @@ def queries() -> int:
     return len([q for q in caught if "SAVEPOINT" not in q["sql"]])
 
 
+@pytest.mark.exhaustive
 def test_the_number_of_queries_does_not_grow_with_the_rows():
     fill(1)
     few = queries()
@@ -92,6 +93,7 @@ def test_a_whole_site_is_in_it():
     assert [workspace.directory for workspace in found.workspaces] == ["/0", "/1"]
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("change", "part", "left"),
     [
@@ -121,6 +123,7 @@ def test_tokens_of_people_are_not_for_calls(django_user_model: Any):
     assert load_snapshot().tokens == {}
 
 
+@pytest.mark.exhaustive(one_in=5)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "value", ["\ud800", "a\x00b", 10**400, 12345678901234567890123, 1e308], ids=range(5)
@@ -229,11 +232,12 @@ def _changed(chance: random.Random) -> None:
 
 
 @pytest.mark.exhaustive(on="postgresql")
-def test_what_is_read_with_what_is_known_is_what_is_read_anew():
+def test_what_is_read_with_what_is_known_is_what_is_read_anew(request):
+    changes = 20 if request.config.getoption("--gate") else 60
     chance = random.Random(7)
     known = {}
     fill(3)
-    for _ in range(60):
+    for _ in range(changes):
         _changed(chance)
         now = load_snapshot(known=known)
         assert now == load_snapshot()

@@ -95,6 +95,7 @@ def test_each_cell_is_what_why_says(endpoint: Endpoint) -> None:
     assert seen == {*CellStanding} - {CellStanding.ASK}
 
 
+@pytest.mark.exhaustive
 def test_a_failed_server_hides_nothing_of_who_lacks_a_grant(endpoint: Endpoint) -> None:
     Server.objects.filter(slug="bank").update(unavailable_since=timezone.now())
     look = select_tools(TableFilter(search="look")).get(server__slug="bank")
@@ -133,6 +134,7 @@ def test_the_narrowest_grants_let_the_agent_see_exactly_these_tools(endpoint: En
     assert not propose_narrowest_grants(table, [(cleo, look)])
 
 
+@pytest.mark.exhaustive
 def test_risk_is_filtered_as_it_is_reckoned(endpoint: Endpoint) -> None:
     server = Server.objects.get(slug="draft")
     known = itertools.product((None, True, False), repeat=3)
@@ -152,6 +154,7 @@ def test_risk_is_filtered_as_it_is_reckoned(endpoint: Endpoint) -> None:
         assert found == {tool.pk for tool in Tool.objects.all() if assess_risk(tool).level is level}
 
 
+@pytest.mark.exhaustive
 def test_an_empty_list_has_its_true_cause(endpoint: Endpoint) -> None:
     def cause(slug: str, where: Endpoint = endpoint) -> str:
         return find_commonest_cause(Agent.objects.get(slug=slug), where, timezone.now()).fact

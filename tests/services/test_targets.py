@@ -150,6 +150,7 @@ def test_values_are_checked_again_once_filled_in_and_never_quoted(value, changes
 _REMOTE = {"transport": Transport.HTTP, "command": []}
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("value", "changes"),

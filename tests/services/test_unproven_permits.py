@@ -73,7 +73,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.both_databases
 @pytest.mark.parametrize("case", CASES)
 def test_permit_that_was_tampered_with_is_not_used(permit: Permit, case: str) -> None:

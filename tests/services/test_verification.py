@@ -72,6 +72,7 @@ def test_a_tail_that_was_cut_off_is_found(full):
     assert found(full) == ["web:1 #3: a checkpoint covers it, but it is missing"]
 
 
+@pytest.mark.exhaustive(one_in=3)
 def test_a_tail_that_was_cut_off_is_found_after_new_entries_and_seals(full):
     """A newer seal says that the chain is as long as before, or ends earlier."""
     for number in range(2):
@@ -87,6 +88,7 @@ def test_a_tail_that_was_cut_off_is_found_after_new_entries_and_seals(full):
         assert found(everything) == ["configuration #6: a checkpoint covers it, but it was changed"]
 
 
+@pytest.mark.exhaustive(one_in=3)
 def test_what_was_verified_and_is_not_sealed_yet_is_missed_as_well(full):
     """Also by a verification that reads everything anew, which must not forget it either."""
     audit.record_entry(kind="test", actor="ann", subject="x")
@@ -111,6 +113,7 @@ def test_a_chain_that_was_written_anew_without_the_key_is_found(full):
     assert "web:1 #3: a checkpoint covers it, but it was changed" in found(full)
 
 
+@pytest.mark.exhaustive(one_in=3)
 def test_a_whole_log_that_was_written_anew_without_the_key_is_found(full):
     """Also with all of its seals but the first gone: it has neither keys nor seals."""
     with unguarded():
@@ -128,6 +131,7 @@ def test_seals_that_were_cut_off_are_found(site):
     assert found(False)[1:] == ["Checkpoint 2 is missing or was changed since it was verified."]
 
 
+@pytest.mark.exhaustive(one_in=3)
 def test_a_log_without_any_seal_is_no_log_of_a_site(full):
     with unguarded():
         AuditSeal.objects.all().delete()
@@ -136,6 +140,7 @@ def test_a_log_without_any_seal_is_no_log_of_a_site(full):
     )
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -228,6 +233,7 @@ def test_old_seal_that_is_gone_is_found_by_reading_in_turns(site):
     ]
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("change", "said"),
@@ -246,6 +252,7 @@ def test_broken_json_is_a_fault_and_stops_no_check(site, change, said):
     assert_change_is_found(change, said)
 
 
+@pytest.mark.exhaustive(one_in=5)
 @pytest.mark.one_database
 @pytest.mark.parametrize(
     ("change", "said"),

@@ -123,7 +123,7 @@ BROKEN: list[tuple[str, str, Callable[[Tool], Any]]] = [
 ]
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize(
     ("stage", "says", "breaks"), BROKEN, ids=[f"{s}: {w}" for s, w, _ in BROKEN]
 )

@@ -188,6 +188,7 @@ def test_a_run_is_asked_again_of_another_version_and_another_model(expert: Exper
     assert Run.objects.filter(replay_of=run).count() == 3
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("path", ["/experts", "/runs"])
 def test_longer_lists_ask_no_more_questions(
     expert: ExpertTool, django_assert_max_num_queries: Any, path: str
@@ -266,7 +267,7 @@ def log_out() -> None:
     Session.objects.all().delete()
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.parametrize(
     ("who", "end_access"),
     [

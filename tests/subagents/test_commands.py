@@ -166,6 +166,7 @@ def test_mcprun_refuses_options_that_mean_nothing(
     assert not Run.objects.exists()
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("exit", "code"),
     [(Exit.BUDGET, 3), (Exit.AUTH, 4), (Exit.TOOL, 1), (Exit.CANCELLED, 130), (Exit.TIME_LIMIT, 3)],

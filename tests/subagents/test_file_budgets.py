@@ -96,6 +96,7 @@ def starts() -> tuple[Start, Start]:
     return made
 
 
+@pytest.mark.exhaustive
 def test_a_tool_more_is_few_questions_more(starts: tuple[Start, Start]) -> None:
     """Each saves, audits and remembers what it changes; what is read is read once for the whole
     file."""

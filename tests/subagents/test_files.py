@@ -396,7 +396,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.parametrize("name", BAD)
 def test_a_file_that_cannot_work_is_refused_with_its_place_and_remedy(name: str) -> None:
     take(config())

@@ -83,7 +83,7 @@ def everything() -> list[int]:
     return [*(model.objects.count() for model in models), sum(map(len, kept))]
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(
     "broken",
     [
@@ -108,6 +108,7 @@ def test_a_first_start_that_fails_leaves_nothing_and_the_next_one_works(
     assert uses("expert") == {"git::log"}
 
 
+@pytest.mark.exhaustive
 def test_a_later_start_that_fails_leaves_what_was_there(live_db: None, tmp_path: Path) -> None:
     file = write(tmp_path, git("log"), "expert", "log")
     served(file)

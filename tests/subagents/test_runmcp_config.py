@@ -296,7 +296,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.exhaustive(but=("a provider without key",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", BAD)
 def test_a_file_that_cannot_work_is_refused_at_start_with_the_remedy(
     name: str, tmp_path: Path, scripted: ScriptedModels, site_env: dict[str, str]
@@ -311,6 +311,7 @@ def test_a_file_that_cannot_work_is_refused_at_start_with_the_remedy(
     assert not ExpertTool.objects.filter(endpoints__isnull=False).exists()
 
 
+@pytest.mark.exhaustive
 def test_what_is_no_file_of_expert_tools_or_has_a_broken_server_is_refused(
     tmp_path: Path, scripted: ScriptedModels, site_env: dict[str, str]
 ) -> None:

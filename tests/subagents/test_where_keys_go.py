@@ -233,7 +233,7 @@ REDIRECTING = (
 )
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.parametrize("option", REDIRECTING, ids=lambda option: next(iter(option)))
 def test_no_option_and_no_override_says_where_a_request_goes(
     live_db: None, listener: str, heard: list[Heard], option: dict[str, Any]

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.e2e
 MUTE = [sys.executable, "-S", str(SERVERS / "mute.py")]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 @pytest.mark.usefixtures("live_db", "broker")
 def test_a_worker_that_stops_does_not_wait_for_the_server_that_it_tests():

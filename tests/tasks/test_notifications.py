@@ -33,6 +33,7 @@ def test_a_committed_event_reaches_the_receiver_without_a_tick():
         eventually(lambda: Delivery.objects.filter(state="sent", attempts=1).count() == 20)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 def test_what_was_owed_while_nobody_worked_is_sent_by_the_next_tick(broker: str):
     from celery import current_app

@@ -57,6 +57,7 @@ def log_in(page: Any, who: str) -> None:
     page.wait_for_url("**/admin/")
 
 
+@pytest.mark.exhaustive
 def test_logging_in_leads_to_the_overview(page: Any, site: Site) -> None:
     log_in(page, "viewer")
     expect(page.locator("h1")).to_have_text("Overview")

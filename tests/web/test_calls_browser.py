@@ -42,6 +42,7 @@ def test_a_form_that_is_come_back_to_can_be_sent(window_of: Windows, crowd: Site
     assert button.get_attribute("aria-busy") is None
 
 
+@pytest.mark.exhaustive
 def test_a_form_says_at_once_that_it_works_and_is_sent_once(
     window_of: Windows, crowd: Site
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_form_says_at_once_that_it_works_and_is_sent_once(
     expect(button).to_contain_text("Test server")
 
 
+@pytest.mark.exhaustive
 def test_rows_are_cards_on_a_phone_and_stay_rows_elsewhere(window_of: Windows, crowd: Site) -> None:
     window = window_of("operator", viewport={"width": 390, "height": 844})
     window.goto("/admin/mcpregistry/server/")
@@ -143,7 +145,7 @@ def test_links_that_leave_the_page_as_it_is_say_nothing(window_of: Windows, crow
     assert busy == [None, None, None]
 
 
-@pytest.mark.exhaustive(but=("/usage/",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("page", ["/approvals/history/", "/approvals/figures/", "/usage/"])
 def test_a_file_is_waited_for_and_the_page_stays_usable(
     window_of: Windows, crowd: Site, page: str

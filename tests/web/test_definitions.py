@@ -197,6 +197,7 @@ def test_all_without_alarm_are_approved_but_none_that_came_after_the_page(
     assert {t.name for t in Tool.objects.waiting()} == {"poisoned", "late"}
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.attack
 @pytest.mark.parametrize("who", ["viewer", "operator"])
 @pytest.mark.parametrize("verdict", ["approve", "reject", "revert"])

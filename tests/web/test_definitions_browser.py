@@ -66,6 +66,7 @@ def test_a_change_is_approved_and_another_rejected_by_keyboard(
     assert (status("get_current_time"), status("create_issue")) == ("rejected", "approved")
 
 
+@pytest.mark.exhaustive
 def test_keys_are_told_and_searching_needs_no_mouse(window_of: Windows, crowd: Site) -> None:
     window = window_of("viewer")
     window.goto(INBOX)
@@ -79,7 +80,7 @@ def test_keys_are_told_and_searching_needs_no_mouse(window_of: Windows, crowd: S
     expect(window.locator(".sn-entry .sn-strong")).to_have_text(["delete_repository"])
 
 
-@pytest.mark.exhaustive(but=("360",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("width", [360, 1280])
 def test_it_fits_a_phone_and_a_screen(window_of: Windows, crowd: Site, width: int) -> None:
     drifted(crowd)
@@ -91,6 +92,7 @@ def test_it_fits_a_phone_and_a_screen(window_of: Windows, crowd: Site, width: in
     assert window.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 def test_hostile_definitions_never_run_and_never_hide_the_facts(
     window_of: Windows, crowd: Site

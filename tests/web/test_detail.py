@@ -145,6 +145,7 @@ def test_the_address_of_a_remote_server_is_shown(client_of: ClientOf):
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 def test_arguments_are_compared_with_the_last_approved_call_of_the_tool(
     client_of: ClientOf, people: Site
@@ -245,6 +246,7 @@ def test_a_form_shown_before_an_edit_does_not_approve_the_edit(client_of: Client
     assert state(held) == InvocationState.READY
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("bad", ["", "forged", "a:b:c"])
 def test_a_token_that_is_not_ours_decides_nothing(client_of: ClientOf, bad: str):
     held = hold()
@@ -325,6 +327,7 @@ def test_what_cannot_be_seen_is_named_and_an_editor_keeps_it(client_of: ClientOf
     assert json.loads(editor[1].replace("&quot;", '"')) == {"query": text}
 
 
+@pytest.mark.exhaustive
 def test_huge_arguments_are_folded_and_only_whole_ones_can_be_approved(client_of: ClientOf):
     held = hold(arguments={"query": "x", "more": "A" * 60_000 + "THE-END"})
     client = client_of("approver")
@@ -361,7 +364,7 @@ def test_similar_calls_are_allowed_as_narrowly_as_ticked(client_of: ClientOf):
     assert timedelta(minutes=59) < permit.expires_at - timezone.now() <= timedelta(minutes=61)
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize(
     "form",
     [

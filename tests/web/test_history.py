@@ -73,7 +73,7 @@ def ids(found: Iterable[dict[str, str]]) -> set[str]:
     return {line["id"] for line in found}
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize(
     "end", ["approved", "rejected", "cancelled", "too late", "waiting", "expired"]
 )
@@ -90,7 +90,7 @@ def test_the_history_is_filtered_by_how_it_ended(
     ]
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize(
     ("query", "ends"),
     [
@@ -113,6 +113,7 @@ def test_the_history_is_filtered_by_who_what_and_when(
     assert ids(lines(client_of("viewer"), f"{FILE}?{query}")) == expected
 
 
+@pytest.mark.exhaustive
 def test_a_day_includes_its_last_second(client_of: ClientOf, past: dict[str, ApprovalRequest]):
     day = past["waiting"].asked_at.date().isoformat()
     assert past["waiting"].pk in ids(lines(client_of("viewer"), f"{FILE}?since={day}&until={day}"))
@@ -274,6 +275,7 @@ def test_figures_ask_the_database_a_fixed_number_of_questions(
         queries.compute_figures(since=timezone.now() - timedelta(days=1))
 
 
+@pytest.mark.exhaustive
 def test_the_votes_of_somebody_who_left_stay_readable(
     client_of: ClientOf, past: dict[str, ApprovalRequest], people: Site
 ):

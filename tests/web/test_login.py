@@ -142,6 +142,7 @@ def test_as_many_as_like_at_once_get_no_more_tries():
     assert [each is None for each in begun] == [True] * OF_ACCOUNT + [False] * 2
 
 
+@pytest.mark.exhaustive
 def test_a_right_password_forgets_the_wrong_ones_before_it():
     for _ in range(3):
         guess(OF_ACCOUNT - 1)
@@ -206,6 +207,7 @@ def test_one_network_has_its_own_limit():
     ] * OF_NETWORK + [False] * 2
 
 
+@pytest.mark.exhaustive
 def test_attempts_from_many_networks_are_paced_and_not_refused(waited: list[float]):
     now = timezone.now()
     flood(now)
@@ -217,6 +219,7 @@ def test_attempts_from_many_networks_are_paced_and_not_refused(waited: list[floa
     assert len(waited) == 2, "other accounts are not paced"
 
 
+@pytest.mark.exhaustive
 def test_new_browser_gets_in_while_a_stranger_guesses_from_many_networks(waited: list[float]):
     flood(timezone.now())
     LoginAttempt("ann", everywhere(1000)).begin()
@@ -224,6 +227,7 @@ def test_new_browser_gets_in_while_a_stranger_guesses_from_many_networks(waited:
     assert len(waited) == 1
 
 
+@pytest.mark.exhaustive
 def test_stranger_cannot_fill_the_queue_from_one_network(waited: list[float]):
     now = timezone.now()
     flood(now)
@@ -246,6 +250,7 @@ def test_number_of_guesses_is_bounded_whatever_the_number_of_networks(waited: li
     assert not LoginAttempt("ann", everywhere(1039)).begin(now + LONGEST_WAIT + PACE)
 
 
+@pytest.mark.exhaustive
 def test_network_of_an_earlier_log_in_is_not_paced(waited: list[float]):
     assert enter(at=ELSEWHERE).status_code == 302
     flood(timezone.now())

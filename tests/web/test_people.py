@@ -136,6 +136,7 @@ def test_approving_by_keyboard(window_of: WindowOf):
     assert state(medium) == InvocationState.READY
 
 
+@pytest.mark.exhaustive
 def test_a_risky_call_is_not_approved_by_two_keys(window_of: WindowOf):
     high, _, _ = three()
     window = window_of("approver")
@@ -153,6 +154,7 @@ def test_a_risky_call_is_not_approved_by_two_keys(window_of: WindowOf):
     assert (vote.approve, vote.reason) == (True, "checked with Kim")
 
 
+@pytest.mark.exhaustive
 def test_denying_by_keyboard_needs_a_reason(window_of: WindowOf):
     high, _, _ = three()
     window = window_of("approver")
@@ -193,6 +195,7 @@ def test_editing_by_keyboard(window_of: WindowOf):
     assert ApprovalRequest.objects.get(pk=high.pk).edited == '{"query":"origin review"}'
 
 
+@pytest.mark.exhaustive
 def test_an_open_call_that_somebody_else_decides_says_so_and_keeps_what_was_typed(
     window_of: WindowOf, crowd: Site
 ):
@@ -210,6 +213,7 @@ def test_an_open_call_that_somebody_else_decides_says_so_and_keeps_what_was_type
     expect(window.locator("#reason")).to_have_value("half a thought")
 
 
+@pytest.mark.exhaustive
 def test_two_who_press_at_once_one_decides_and_the_other_is_told(window_of: WindowOf):
     held = hold()
     ann = window_of("approver")

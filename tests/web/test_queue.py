@@ -94,7 +94,7 @@ def test_the_riskiest_and_then_the_oldest_come_first(client_of: ClientOf):
 
 
 @pytest.mark.both_databases
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize(
     ("query", "found"),
     [

@@ -73,6 +73,7 @@ def page(run: Run) -> str:
     return f"/admin/subagents/run/{run.pk}/change/"
 
 
+@pytest.mark.exhaustive
 def test_it_lives_while_the_run_does_and_shows_its_end(window_of: WindowOf, run: Run) -> None:
     window = window_of("viewer")
     window.goto(page(run))

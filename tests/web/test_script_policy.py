@@ -236,6 +236,7 @@ def test_people_search_for_pages_by_keyboard(page: Any) -> None:
     page.wait_for_url("**/credential/")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.web
 @pytest.mark.one_database
 def test_lists_are_searched_filtered_turned_and_acted_on(page: Any, site: Site) -> None:

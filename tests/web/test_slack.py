@@ -143,6 +143,7 @@ def test_a_second_person_is_needed_where_the_rule_says_so(room):
     assert state(request) == "ready"
 
 
+@pytest.mark.exhaustive
 def test_what_was_decided_or_edited_meanwhile_is_not_decided_again(room):
     person()
     request, stamp = room.ask()
@@ -159,6 +160,7 @@ def test_what_was_decided_or_edited_meanwhile_is_not_decided_again(room):
     assert len(room.whispers) == 2
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("change", [{"risk": "high"}, {"edited": '{"password":"x"}'}])
 def test_an_old_button_does_not_decide_what_belongs_on_the_page(room, change):
     person()
@@ -170,6 +172,7 @@ def test_an_old_button_does_not_decide_what_belongs_on_the_page(room, change):
     assert (state(request), room.views) == ("pending", [])
 
 
+@pytest.mark.exhaustive
 def test_a_dialog_shows_the_refusal_itself(room):
     user = person()
     _, stamp = room.ask()
@@ -191,7 +194,7 @@ def test_opening_the_page_decides_nothing(room):
 # Genuine, fresh, once
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "signing",
@@ -267,7 +270,7 @@ def test_a_channel_without_a_signing_secret_takes_nothing(room):
     assert room.press(room.address, stamp, "approve", secret="").status_code == 401
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("payload", "status"),

@@ -365,7 +365,7 @@ def test_advice_is_worked_out_for_the_busiest_tools(
     assert advised() == every & {"git_log"}
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=12)
 @pytest.mark.parametrize("sort", queries.SORTS)
 def test_definitions_are_those_of_the_shown_rows(people: Site, used: datetime, sort: str) -> None:
     rows = queries.usage(By.TOOL, PERIODS["7d"], now=used, wanted=UsageFilter()).rows
@@ -375,6 +375,7 @@ def test_definitions_are_those_of_the_shown_rows(people: Site, used: datetime, s
     assert any(row.definition for row in every)
 
 
+@pytest.mark.exhaustive
 def test_who_has_no_role_sees_neither(client_of: ClientOf, people: Site) -> None:
     people.people["viewer"].groups.clear()
     for name in ("index", "csv", "failures"):
@@ -464,6 +465,7 @@ def test_an_agent_carries_what_it_is_shown(people: Site, used: datetime) -> None
     assert definitions(By.AGENT, used)["alice"] is None, "no agent is called so"
 
 
+@pytest.mark.exhaustive
 def test_what_is_carried_is_what_hosts_are_shown(people: Site, used: datetime) -> None:
     for agent in people.agents.values():
         for endpoint in Endpoint.objects.all():

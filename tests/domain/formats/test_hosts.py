@@ -352,7 +352,7 @@ _entries = st.one_of(
 )
 
 
-@pytest.mark.exhaustive(one_in=4)
+@pytest.mark.exhaustive(one_in=12)
 @pytest.mark.parametrize("name", [host.name for host in HOSTS if host.name in _ROOTS])
 @settings(max_examples=25)
 @given(entries=st.dictionaries(keys, _entries, max_size=3))

@@ -36,6 +36,7 @@ def test_the_servers_of_a_sample_keep_their_order_and_that_of_their_keys(
     assert json.dumps(again) == json.dumps(twice)
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("target", FORMATS)
 @pytest.mark.parametrize(("name", "path"), SAMPLES, ids=IDS)
 def test_a_sample_survives_every_other_format_but_for_what_was_reported(
@@ -44,7 +45,7 @@ def test_a_sample_survives_every_other_format_but_for_what_was_reported(
     assert_survives(read_sample(name, path), target)
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=12)
 @pytest.mark.parametrize("target", DISTINCT)
 @settings(max_examples=20)
 @given(document=documents)
@@ -54,7 +55,7 @@ def test_any_server_survives_every_format_but_for_what_was_reported(
     assert_survives(document, target)
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=12)
 @pytest.mark.parametrize("target", DISTINCT)
 @settings(max_examples=12)
 @given(document=documents)
@@ -99,7 +100,7 @@ def _notes(notes: tuple[Note, ...], key: str, index: int = -1) -> list[Note]:
     ]
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=12)
 @pytest.mark.parametrize("target", DISTINCT)
 @settings(max_examples=25)
 @given(made=st.data())

@@ -141,7 +141,7 @@ def test_a_hostile_file_is_refused(raw: bytes, file: str) -> None:
     refusal(raw, file)
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("times", "raw", "file"),

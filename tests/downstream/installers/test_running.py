@@ -174,6 +174,7 @@ def test_a_tree_is_counted_sealed_and_taken_away(
     assert not root.exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.attack
 def test_folders_in_folders_without_end_are_refused_and_removed(tmp_path: Path) -> None:
     """Paths that no system call takes any more, and a depth at which recursion ends."""

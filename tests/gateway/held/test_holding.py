@@ -16,6 +16,7 @@ from tests.gateway.held.conftest import ERAS, LEGACY, SHORT_HOLD, is_pending, wo
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_call_is_held_with_progress_that_names_who_is_asked_and_how_long_is_left(
     site, token, case, era
@@ -65,6 +66,7 @@ async def test_a_refusal_reaches_the_model_with_its_reason_in_text_and_in_struct
     assert case.sent() == []
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("era", ERAS)
 async def test_an_edit_runs_instead_and_the_agent_reads_of_it_in_text_and_in_structure(
     site, token, case, era
@@ -84,7 +86,7 @@ async def test_an_edit_runs_instead_and_the_agent_reads_of_it_in_text_and_in_str
     assert sent["params"]["arguments"] == edited
 
 
-@pytest.mark.exhaustive(but=("True-2025-11-25", "False-2026-07-28"))
+@pytest.mark.exhaustive(but=("True-2025-11-25",))
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("progress", [True, False])
 async def test_when_the_host_can_wait_no_longer_it_is_told_pending_completely_in_both_forms(
@@ -147,6 +149,7 @@ async def test_the_identical_call_joins_and_once_approved_runs_once_and_gives_th
     assert len(await case.calls()) == 2
 
 
+@pytest.mark.exhaustive
 async def test_other_arguments_and_other_agents_do_not_join(brisk, stage, token, case):
     brisk.wait_known(stage.tokens["other"])
     async with http_host(brisk, token) as host, http_host(brisk, stage.tokens["other"]) as stranger:
@@ -158,6 +161,7 @@ async def test_other_arguments_and_other_agents_do_not_join(brisk, stage, token,
     assert len(await case.calls()) == 3
 
 
+@pytest.mark.exhaustive
 async def test_everybody_who_waits_for_the_same_call_gets_the_one_result(site, stage, token, case):
     """Two hosts over HTTP, in both eras, and one over stdio, which is another process."""
     async with (
@@ -182,14 +186,7 @@ async def test_everybody_who_waits_for_the_same_call_gets_the_one_result(site, s
 # Leaving
 
 
-@pytest.mark.exhaustive(
-    but=(
-        "True-http-2025-11-25",
-        "True-stdio-2026-07-28",
-        "False-http-2026-07-28",
-        "False-stdio-2025-11-25",
-    )
-)
+@pytest.mark.exhaustive(but=("True-http-2025-11-25",))
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("door", ["http", "stdio"])
 @pytest.mark.parametrize("progress", [True, False])
@@ -273,7 +270,7 @@ async def test_a_joiner_that_leaves_takes_nothing_from_those_who_stay(site, toke
     assert len(case.sent()) == 1
 
 
-@pytest.mark.exhaustive(but=("2025-11-25",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_cancel_that_comes_after_the_answer_is_ignored(stage, token, case, era):
     """opencode sends one after every result; the request that is pending must survive it."""

@@ -36,7 +36,7 @@ async def client_at(
             yield client
 
 
-@pytest.mark.exhaustive(but=("http-2026-07-28", "stdio-legacy"))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("door", "era"), DOORS)
 async def test_progress_is_heard_and_the_result_comes_when_it_is_approved(
     stage, site, token, case: Case, door, era

@@ -18,7 +18,7 @@ from tests.gateway.held.conftest import ERAS, LEGACY, Case, is_pending, words
 pytestmark = [pytest.mark.e2e, pytest.mark.one_database]
 
 
-@pytest.mark.exhaustive(but=("http-2026-07-28", "stdio-2025-11-25"))
+@pytest.mark.exhaustive(but=("http-2026-07-28",))
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("door", ["http", "stdio"])
 async def test_where_the_rule_lets_the_requester_confirm_the_person_at_the_host_is_asked(
@@ -43,6 +43,7 @@ async def test_where_the_rule_lets_the_requester_confirm_the_person_at_the_host_
     assert len(case.sent()) == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_rule_that_keeps_the_requester_out_never_asks_him(brisk, token, case, era):
     async with http_host(brisk, token, era=era, abilities=BOTH, person=yes) as host:
@@ -51,6 +52,7 @@ async def test_a_rule_that_keeps_the_requester_out_never_asks_him(brisk, token, 
     assert case.sent() == []
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("action", ["cancel", "decline"])
 @pytest.mark.parametrize("era", ERAS)
 async def test_an_answer_that_comes_at_once_means_that_nobody_was_there(
@@ -253,6 +255,7 @@ async def test_abilities_are_those_of_the_request_not_of_the_connection(brisk, t
     assert host.asked == []
 
 
+@pytest.mark.exhaustive
 async def test_tasks_declared_on_an_older_wire_are_no_tasks(brisk, token, case):
     async with http_host(brisk, token, era=LEGACY, abilities=TASKS) as host:
         assert is_pending(await host.call("echo__ask", case.arguments))

@@ -52,6 +52,7 @@ async def test_the_status_tool_tells_an_agent_how_its_own_call_stands(
         assert "changed my mind" in words(ended)
 
 
+@pytest.mark.exhaustive
 async def test_the_status_tool_gives_the_result_that_nobody_has_fetched(site, token, case):
     async with http_host(site, token) as host:
         calling = asyncio.create_task(host.call("echo__anyway", case.arguments, request_id=3))
@@ -63,6 +64,7 @@ async def test_the_status_tool_gives_the_result_that_nobody_has_fetched(site, to
     assert said["structuredContent"]["result"]["structuredContent"]["arguments"] == case.arguments
 
 
+@pytest.mark.exhaustive
 async def test_no_tool_of_a_server_takes_the_name_of_ours_and_agents_that_are_never_held_see_no_clutter(
     stage, site, token
 ):

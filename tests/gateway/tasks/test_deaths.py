@@ -110,6 +110,7 @@ async def test_killed_while_it_followed_another_process_goes_on(
     assert await outside(broken) == []
 
 
+@pytest.mark.exhaustive
 async def test_what_a_host_says_to_another_process_reaches_the_server(stage, site, token):
     with web(stage.env) as other:
         async with (
@@ -177,6 +178,7 @@ async def test_a_task_of_a_server_on_stdio_dies_with_our_process_and_is_unknown(
     assert (await record(task_id)).state == InvocationState.UNKNOWN
 
 
+@pytest.mark.exhaustive
 async def test_a_task_of_a_server_on_stdio_ends_as_unknown_when_its_host_leaves(opened):
     async with opened("stdio") as host:
         task_id = await begin(host, "local__slow_compute", seconds=3600)
@@ -194,6 +196,7 @@ async def test_a_task_that_nobody_follows_for_long_is_given_up(opened):
     assert seen["result"]["structuredContent"]["state"] == "unknown"
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_dies_on_stdio_takes_its_task_along(opened):
     async with opened("stdio") as host:
         task_id = await begin(host, "local__slow_compute", seconds=3600)

@@ -123,6 +123,7 @@ async def test_a_host_with_tasks_gets_one_and_reads_the_answer_later(opened, doo
     assert "isError" not in seen["result"]
 
 
+@pytest.mark.exhaustive(one_in=2)
 async def test_a_host_without_tasks_waits_for_the_answer(opened, door, knowing, clock):
     clock.set()
     text = fresh("text")
@@ -131,6 +132,7 @@ async def test_a_host_without_tasks_waits_for_the_answer(opened, door, knowing, 
         assert text_of(await call(host, "asks", text=text)) == f"It said {text}."
 
 
+@pytest.mark.exhaustive
 async def test_the_answer_outlives_the_process_that_took_the_call(
     stage, site, token, knowing, clock
 ):

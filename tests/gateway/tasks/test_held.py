@@ -68,6 +68,7 @@ async def test_approved_by_a_person_it_runs_once_and_the_result_is_read_later(
     assert sent(journal, note) == 1
 
 
+@pytest.mark.exhaustive(one_in=2)
 async def test_a_refusal_is_a_result_whose_text_gives_the_reason(opened, door, bob, journal):
     note = fresh("note")
     async with opened(door) as host:
@@ -94,6 +95,7 @@ async def test_silence_is_a_result_too(opened, journal):
     assert sent(journal, note) == 0
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.both_databases
 async def test_what_the_client_withdraws_is_cancelled_and_stays_so(opened, door, bob, journal):
     note = fresh("note")
@@ -141,6 +143,7 @@ async def test_an_edit_runs_and_is_told(opened, bob, worker, journal):
     assert (sent(journal, note), sent(journal, instead)) == (0, 1)
 
 
+@pytest.mark.exhaustive
 async def test_a_host_that_comes_back_after_we_were_started_anew_finds_its_result(
     opened, stage, bob, worker
 ):
@@ -154,6 +157,7 @@ async def test_a_host_that_comes_back_after_we_were_started_anew_finds_its_resul
     assert seen["result"]["structuredContent"]["arguments"] == {"note": note}
 
 
+@pytest.mark.exhaustive
 async def test_a_task_is_not_forgotten_while_its_call_is_on_record(opened, bob, worker):
     async with opened() as host:
         task_id = await begin(host, "echo__echo", note=fresh("note"))

@@ -33,20 +33,21 @@ async def test_discovery_shows_the_extension_and_the_older_handshake_does_not(op
     assert EXTENSION not in str(legacy["result"]["capabilities"])
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=10)
 @pytest.mark.parametrize("method", [*METHODS, "tasks/list", "tasks/result"])
 async def test_an_older_wire_has_no_such_methods_whatever_the_host_declares(opened, door, method):
     async with opened(door, era="2025-11-25", abilities=TASKS) as host:
         assert (await ask(host, method, "any"))["error"]["code"] == -32601
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("method", ["tasks/list", "tasks/result"])
 async def test_nobody_can_enumerate(opened, door, method):
     async with opened(door) as host:
         assert (await ask(host, method, "any"))["error"]["code"] == -32601
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize("method", METHODS)
 async def test_without_the_extension_in_this_very_request_there_are_no_tasks(opened, door, method):
     async with opened(door) as host:
@@ -76,6 +77,7 @@ async def test_a_strangers_task_is_as_absent_as_one_that_never_was(
     assert never["code"] == -32602
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", [None, "another", "=?base64?!!?="])
 async def test_over_http_the_name_header_must_hold_the_id(opened, method, name):
@@ -91,6 +93,7 @@ async def test_over_http_the_name_header_must_hold_the_id(opened, method, name):
         assert (await ask(host, method, task_id))["error"]["code"] == -32020
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("params", [{}, {"taskId": "x" * 2000}, {"taskId": None}])
 async def test_unusable_parameters_are_refused(opened, door, params):
     async with opened(door) as host:

@@ -23,7 +23,7 @@ async def row(task_id: str) -> Invocation:
     )
 
 
-@pytest.mark.exhaustive(but=("http-remote", "stdio-local"))
+@pytest.mark.exhaustive(but=("http-remote",))
 @pytest.mark.parametrize("server", SERVERS)
 async def test_a_servers_task_is_a_task_of_ours_with_its_whole_result(
     opened, door, server, maker, tmp_path
@@ -48,7 +48,7 @@ async def test_a_servers_task_is_a_task_of_ours_with_its_whole_result(
     )
 
 
-@pytest.mark.exhaustive(but=("http-local", "stdio-remote"))
+@pytest.mark.exhaustive(but=("http-local",))
 @pytest.mark.parametrize("server", SERVERS)
 async def test_what_the_server_asks_reaches_the_host_and_the_answer_the_server(
     opened, door, server
@@ -175,6 +175,7 @@ async def test_a_servers_process_is_not_put_to_sleep_while_it_works_on_a_task(op
     assert seen["result"]["structuredContent"] == {"label": "awake"}
 
 
+@pytest.mark.exhaustive
 async def test_many_tasks_at_once_each_end_with_their_own_result(opened):
     labels = [fresh("many") for _ in range(40)]
     async with opened() as host:
@@ -186,6 +187,7 @@ async def test_many_tasks_at_once_each_end_with_their_own_result(opened):
         assert await asyncio.gather(*(one(label) for label in labels)) == labels
 
 
+@pytest.mark.exhaustive
 async def test_taking_a_task_on_and_its_end_are_in_the_audit_log(opened):
     async with opened() as host:
         task_id = await begin(host, "remote__slow_compute", seconds=0.1)

@@ -65,6 +65,7 @@ async def test_the_ack_names_own_tasks_and_each_is_told_to_its_end(opened, door,
     assert "result" in end
 
 
+@pytest.mark.exhaustive(one_in=2)
 async def test_a_question_is_told_and_its_answer_ends_it(opened, door):
     async with opened(door) as host:
         task_id = await begin(host, "remote__confirm_delete", filename="a")
@@ -91,6 +92,7 @@ async def test_a_strangers_task_is_not_told(opened, stage, site):
         await ask(host, "tasks/cancel", task_id)
 
 
+@pytest.mark.exhaustive(one_in=2)
 async def test_changes_of_the_list_come_by_the_same_stream_which_stays_open(opened, stage, door):
     async with opened(door) as host:
         task_id = await begin(host, "remote__slow_compute", seconds=0.1)
@@ -120,6 +122,7 @@ async def test_without_the_extension_no_task_is_told(opened, door):
     assert answer["error"]["data"] == {"requiredCapabilities": TASKS}
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize("ids", ["text", [7], [f"id-{n}" for n in range(1001)]])
 async def test_unusable_ids_are_refused(opened, ids):
     async with opened() as host:

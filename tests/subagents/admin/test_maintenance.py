@@ -126,6 +126,7 @@ def test_a_request_is_paused_resumed_and_cancelled_by_those_who_may(server: Serv
     assert row.error == "cancelled: requested by a user"
 
 
+@pytest.mark.exhaustive
 def test_the_list_says_whether_the_sub_agent_is_on_and_admins_switch_it(server: Server) -> None:
     row = queue.ask(kind=Kind.TEST, params={"server": "git"}, actor="test")
     admin = client_as("admin")

@@ -148,6 +148,7 @@ def test_lists_open_for_every_role(expert: ExpertTool, role: str, page: str) -> 
     assert client_as(role).get(f"/admin/subagents/{page}/").status_code == 200
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(("role", "status"), [("viewer", 403), ("operator", 403), ("admin", 302)])
 def test_only_who_may_grant_may_change_it(
     expert: ExpertTool, model: LanguageModel, role: str, status: int
@@ -431,6 +432,7 @@ def test_a_money_budget_refuses_a_replay_on_a_model_without_prices(
     assert Run.objects.count() == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 def test_the_page_and_the_list_keep_their_budget_when_rows_multiply(
     run: Run, model: LanguageModel

@@ -141,6 +141,7 @@ async def test_it_answers_what_people_write_with_its_tools_and_knows_what_was_sa
         assert each in asked
 
 
+@pytest.mark.exhaustive
 def test_an_answer_is_made_and_told_once_whoever_takes_over(bench: Bench) -> None:
     row = hosted(bench, {"text": "x"})
     talk = begun()
@@ -373,6 +374,7 @@ async def test_switched_off_it_stops_and_another_worker_may_go_on(
     assert await db_call(cycle.list_due_agents, timezone.now()) == []
 
 
+@pytest.mark.exhaustive
 async def test_a_narrowed_conversation_narrows_what_its_own_agent_may_use(
     bench: Bench, talking: Any
 ) -> None:

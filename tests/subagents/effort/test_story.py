@@ -57,6 +57,7 @@ def added(row: EffortAgent) -> None:
     proposals.decline(proposal_id=Proposal.objects.get().pk, actor="user:ann")
 
 
+@pytest.mark.exhaustive
 async def test_it_lacks_a_server_asks_hears_uses_it_and_pays_for_all_of_it(
     bench: Bench, talking: Any, manager: Any
 ) -> None:

@@ -182,7 +182,7 @@ INTERFACES: dict[str, tuple[str, str, dict[str, Any], Callable[[Any], str]]] = {
 }
 
 
-@pytest.mark.exhaustive(but=("openai", "rest"))
+@pytest.mark.exhaustive(but=("openai",))
 @pytest.mark.parametrize("interface", INTERFACES)
 async def test_the_client_is_told_that_a_person_is_asked_and_gets_the_answer_later(
     bench: Bench, serving: Any, interface: str
@@ -270,7 +270,7 @@ def approve(request: ApprovalRequest) -> str:
     return request.call_id
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
@@ -314,6 +314,7 @@ async def test_bad_requests_start_nothing_and_say_why(
     assert await db_call(lambda: (Run.objects.count(), Invocation.objects.count())) == (0, 0)
 
 
+@pytest.mark.exhaustive
 async def test_a_site_that_stops_leaves_the_run_to_be_joined(bench: Bench, serving: Any) -> None:
     """The client is told to come again, and the same question gets the answer of the run that went
     on."""
@@ -353,6 +354,7 @@ async def test_a_retry_joins_the_run_whose_process_died(bench: Bench, serving: A
     assert await db_call(Run.objects.count) == 2
 
 
+@pytest.mark.exhaustive
 async def test_a_retry_starts_the_run_that_its_process_did_not_live_to_start(
     bench: Bench, serving: Any
 ) -> None:

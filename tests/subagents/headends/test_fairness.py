@@ -186,6 +186,7 @@ def test_places_that_are_assigned_at_the_same_time_take_turns(concurrency: int) 
         )
 
 
+@pytest.mark.exhaustive
 async def test_a_second_agents_client_is_answered_before_the_first_ones_backlog(
     bench: Bench, serving: Any
 ) -> None:

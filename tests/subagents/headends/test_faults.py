@@ -32,9 +32,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.exhaustive(
-    but=("queue_places.join_queue-False", "tool_source._begin-True", "queue_places.release-False")
-)
+@pytest.mark.exhaustive(but=("queue_places.join_queue-False",))
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_client_is_told_to_come_again_only_if_nothing_was_begun(
@@ -63,7 +61,7 @@ async def test_a_client_is_told_to_come_again_only_if_nothing_was_begun(
     )
 
 
-@pytest.mark.exhaustive(but=("tool_source._begin",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_client_that_repeats_its_request_with_its_key_gets_an_answer(
     bench: Bench, serving: Any, point: str
@@ -84,7 +82,7 @@ async def test_a_client_that_repeats_its_request_with_its_key_gets_an_answer(
     assert await db_call(Run.objects.filter(state=RunState.DONE).count) == 1
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["key", "retry"])
 async def test_a_repeated_request_does_not_join_a_call_that_was_not_sent(
     bench: Bench, serving: Any, kind: str

@@ -119,6 +119,7 @@ async def test_anthropics_errors(bench: Bench, serving: Any) -> None:
     )
 
 
+@pytest.mark.exhaustive
 async def test_an_answer_is_cut_at_what_the_client_takes(bench: Bench, serving: Any) -> None:
     key = await db_call(prepared, bench, "anthropic", LONG)
     served = await serving()
@@ -203,6 +204,7 @@ async def test_rest_answers_in_three_formats(bench: Bench, serving: Any) -> None
     assert formats == ["", "markdown", "text", "text"]
 
 
+@pytest.mark.exhaustive
 async def test_rest_takes_a_schema_and_tells_its_health(bench: Bench, serving: Any) -> None:
     key = await db_call(prepared, bench, "rest", {"text": '{"n": 3}'})
     served = await serving()
@@ -217,6 +219,7 @@ async def test_rest_takes_a_schema_and_tells_its_health(bench: Bench, serving: A
         assert (await asks.delete("/v1/expert")).status_code == 404
 
 
+@pytest.mark.exhaustive
 async def test_hosts_say_a_format_where_the_endpoint_has_an_mcp_headend(
     bench: Bench, serving: Any
 ) -> None:
@@ -237,6 +240,7 @@ async def test_hosts_say_a_format_where_the_endpoint_has_an_mcp_headend(
     assert await db_call(lambda: Run.objects.get().arguments) == '{"text":"hello"}'
 
 
+@pytest.mark.exhaustive
 async def test_a_tool_with_several_arguments_takes_an_object(bench: Bench, serving: Any) -> None:
     import openai
 
@@ -293,6 +297,7 @@ async def test_two_agents_see_their_own_models(bench: Bench, serving: Any) -> No
     assert await db_call(Invocation.objects.count) == 0
 
 
+@pytest.mark.exhaustive
 async def test_a_tool_with_its_own_format_refuses_a_schema(bench: Bench, serving: Any) -> None:
     """The schema would be ignored, and the client would read a text as JSON."""
     arguments = {

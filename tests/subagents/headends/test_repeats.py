@@ -60,6 +60,7 @@ async def test_a_request_whose_place_was_taken_does_not_wait_without_end(
     assert await db_call(Run.objects.count) == 1
 
 
+@pytest.mark.exhaustive
 async def test_a_key_of_another_request_is_not_worth_a_retry(bench: Bench, serving: Any) -> None:
     key = await db_call(prepared, bench)
     served = await serving()
@@ -71,6 +72,7 @@ async def test_a_key_of_another_request_is_not_worth_a_retry(bench: Bench, servi
     assert "retry-after" not in refused.headers
 
 
+@pytest.mark.exhaustive
 async def test_a_client_with_a_key_gets_its_answer_after_it_disconnected(
     bench: Bench, serving: Any
 ) -> None:
@@ -94,6 +96,7 @@ async def test_a_client_with_a_key_gets_its_answer_after_it_disconnected(
     assert await db_call(lambda: Run.objects.get().state) == RunState.DONE
 
 
+@pytest.mark.exhaustive
 async def test_a_token_that_is_revoked_in_the_queue_starts_no_run(
     bench: Bench, serving: Any
 ) -> None:
@@ -111,7 +114,7 @@ async def test_a_token_that_is_revoked_in_the_queue_starts_no_run(
     assert await db_call(Run.objects.count) == 0
 
 
-@pytest.mark.exhaustive(but=("openai", "rest"))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("interface", INTERFACES)
 async def test_programs_recognise_that_a_run_waits(
     bench: Bench, serving: Any, interface: str
@@ -159,6 +162,7 @@ async def test_programs_recognise_that_a_run_waits(
     await until(no_open_runs)
 
 
+@pytest.mark.exhaustive
 async def test_a_failed_response_has_its_id_and_a_code_that_codex_does_not_retry(
     bench: Bench, serving: Any
 ) -> None:
@@ -181,6 +185,7 @@ async def test_a_failed_response_has_its_id_and_a_code_that_codex_does_not_retry
     assert events[-1]["response"]["error"]["code"] == "invalid_prompt"
 
 
+@pytest.mark.exhaustive
 async def test_a_repeat_directly_after_a_failed_run_gets_its_error(
     bench: Bench, serving: Any
 ) -> None:
@@ -204,6 +209,7 @@ async def test_a_repeat_directly_after_a_failed_run_gets_its_error(
     assert await db_call(Run.objects.count) == 3
 
 
+@pytest.mark.exhaustive
 async def test_an_unknown_operation_is_not_a_missing_model(bench: Bench, serving: Any) -> None:
     key = await db_call(prepared, bench)
     served = await serving()
@@ -214,6 +220,7 @@ async def test_an_unknown_operation_is_not_a_missing_model(bench: Bench, serving
     assert (nameless.status_code, nameless.json()["error"]["param"]) == (400, "model")
 
 
+@pytest.mark.exhaustive
 async def test_a_chat_client_in_a_browser_may_send_the_headers_of_its_sdk(
     bench: Bench, serving: Any, settings: Any
 ) -> None:

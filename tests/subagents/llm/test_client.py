@@ -132,7 +132,7 @@ async def test_each_trouble_is_known_whoever_reports_it(
     assert len(models.journal) == 1, "nothing but our own policy may try again"
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_stalled_provider_is_given_up_in_time(kind: str, base: str) -> None:
     await ready()

@@ -80,6 +80,7 @@ async def refusal(kind: str, base: str, **more: Any) -> ModelError:
     return caught.value
 
 
+@pytest.mark.exhaustive(one_in=5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0177.0.0.1", "2130706433"]
@@ -153,7 +154,7 @@ async def test_a_redirect_is_not_followed_and_takes_no_key_along(
     assert MARK not in error.message
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=8)
 @pytest.mark.parametrize("kind", sorted(_KNOWN))
 async def test_no_option_on_the_list_sends_anything_elsewhere(
     kind: str, monkeypatch: pytest.MonkeyPatch, inside: Inside

@@ -68,6 +68,7 @@ def again(
     return [*messages, *said]
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(("kind", "model"), WIRES)
 async def test_a_thinking_model_gets_its_own_thoughts_back(
     kind: str, model: str, base: str, heard: list[Heard]

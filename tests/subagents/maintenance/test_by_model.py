@@ -129,7 +129,7 @@ async def test_a_model_tries_a_server_step_by_step_and_can_only_make_the_proposa
     assert (run.origin, run.state) == ("sub-agent", "done")
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize(
     ("turns", "options", "why"),
     [
@@ -229,6 +229,7 @@ async def _with_substate(request: MaintenanceRequest, substate: str) -> Maintena
     return found if found.substate == substate else None
 
 
+@pytest.mark.exhaustive
 async def test_a_model_finds_servers_and_cannot_invent_any(
     bench: Bench, manager: Any, working: Any
 ) -> None:

@@ -102,7 +102,7 @@ async def test_a_new_server_is_proposed_from_registries_and_a_person_chooses(man
     )
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(
     ("switch", "variable", "searches"),
     [(False, None, False), (True, None, True), (True, False, False), (False, True, True)],

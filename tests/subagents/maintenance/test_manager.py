@@ -181,6 +181,7 @@ async def _with_substate(request: MaintenanceRequest, substate: str) -> Maintena
     return found if found.substate == substate else None
 
 
+@pytest.mark.exhaustive
 async def test_one_that_waits_can_be_paused_too(manager: Any) -> None:
     request = await db_call(ask, Kind.SEARCH, query="git")
     here = await manager()
@@ -229,6 +230,7 @@ async def test_a_worker_that_was_thought_dead_writes_nothing_and_no_step_is_done
     assert kinds.count("completion") == 1
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.both_databases
 @pytest.mark.parametrize("wish", ["cancel", "pause"])
 async def test_a_wish_that_a_dead_worker_never_heard_of_is_fulfilled_by_the_next(
@@ -303,6 +305,7 @@ async def test_the_most_urgent_comes_first(manager: Any, monkeypatch: pytest.Mon
     assert [params["query"] for params in begun] == ["c", "d", "a", "b"]
 
 
+@pytest.mark.exhaustive
 async def test_servers_that_hang_leave_room_for_requests_that_start_none(
     manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,6 +324,7 @@ async def test_servers_that_hang_leave_room_for_requests_that_start_none(
     here._driving.pop(tests[0].pk).cancel()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 async def test_a_database_that_fails_for_a_moment_costs_nothing(
     manager: Any, monkeypatch: pytest.MonkeyPatch
@@ -361,6 +365,7 @@ async def test_a_fault_of_ours_is_told_without_its_text(
     assert "hunter2" not in done.error
 
 
+@pytest.mark.exhaustive
 async def test_a_search_names_servers_with_reasons(manager: Any) -> None:
     await db_call(add_server, "echo", tool("git_log"), name="Git history")
     await db_call(add_server, "slow", tool("count"))
@@ -400,7 +405,7 @@ async def test_a_new_server_is_only_proposed_and_applied_by_a_person_as_a_draft(
     assert (again.state, "already" in again.error) == (State.FAILED, True)
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
@@ -421,6 +426,7 @@ async def test_what_cannot_work_is_never_proposed(
     assert not await db_call(Proposal.objects.exists)
 
 
+@pytest.mark.exhaustive
 async def test_a_change_is_applied_only_to_what_it_was_proposed_for(manager: Any) -> None:
     await db_call(add_server, "echo", tool("echo"))
     here = await manager()
@@ -454,6 +460,7 @@ async def test_a_change_is_applied_only_to_what_it_was_proposed_for(manager: Any
     } <= kinds
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(
     "change",
     [
@@ -484,6 +491,7 @@ def _described(server: Server) -> Server:
     return server
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_never_answers_was_started(manager: Any) -> None:
     await db_call(lambda: mute(connect_timeout=0.3))
     done = await ended(await manager(), await db_call(ask, Kind.TEST, server="mute"))
@@ -494,6 +502,7 @@ async def test_a_server_that_never_answers_was_started(manager: Any) -> None:
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 async def test_energy_is_counted_while_it_works_and_taken_once(
     manager: Any, monkeypatch: pytest.MonkeyPatch
@@ -515,6 +524,7 @@ async def test_energy_is_counted_while_it_works_and_taken_once(
     assert (await now(request)).energy_unreported == pytest.approx(0)
 
 
+@pytest.mark.exhaustive
 async def test_switching_a_server_off_or_on_is_proposed_and_done_by_a_person(manager: Any) -> None:
     await db_call(add_server, "echo", tool("echo"))
     here = await manager()
@@ -536,6 +546,7 @@ async def test_switching_a_server_off_or_on_is_proposed_and_done_by_a_person(man
     assert "already has these values" in same.error
 
 
+@pytest.mark.exhaustive
 async def test_workers_may_be_told_which_kinds_of_work_are_theirs(
     manager: Any, settings: Any
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_newer_image_is_proposed_once_and_applied_as_a_draft_that_waits_for_it
     assert settings.TICKS["subagents.tasks.propose_images"] == 600
 
 
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(
     ("changed", "why"),
     [

@@ -183,6 +183,7 @@ async def _timed(here: Any) -> float:
     return (time.monotonic() - began) * 1000
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.parametrize(
     ("name", "point", "arguments"),
     [
@@ -228,6 +229,7 @@ async def test_a_caller_that_leaves_while_its_request_is_written_is_recorded_as_
     await until(lambda: db_call(Invocation.objects.filter(state=InvocationState.UNKNOWN).exists))
 
 
+@pytest.mark.exhaustive
 async def test_a_caller_that_leaves_while_it_waits_leaves_the_work_as_it_is(
     site: Any, manager: Any
 ) -> None:

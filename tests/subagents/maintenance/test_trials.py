@@ -226,6 +226,7 @@ def test_an_agent_that_asked_for_the_server_hears_of_its_tools_and_of_the_verdic
     assert (said["trial"]["verdict"], set(said["trial"])) == ("attention", {"verdict", "at"})
 
 
+@pytest.mark.exhaustive
 def test_reports_are_read_over_rest_and_agents_try_nothing(proposed: Any) -> None:
     row = proposed()
     viewer = person("viewer")
@@ -289,6 +290,7 @@ def test_what_has_changed_since_is_refused_whole(proposed: Any) -> None:
     assert not Tool.objects.exclude(pinned=None).exists()
 
 
+@pytest.mark.exhaustive
 async def test_others_are_answered_while_a_server_hangs_in_its_trial_and_cancelling_ends_its_tree(
     site: Any, manager: Any
 ) -> None:
@@ -327,6 +329,7 @@ async def test_one_that_nobody_has_confirmed_is_not_tried(manager: Any) -> None:
     assert not await db_call(TrialReport.objects.exists)
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_does_not_start_is_to_be_refused(manager: Any) -> None:
     await db_call(newcomer, command=["/nowhere/server"])
     _, report = await tried(await manager())
@@ -338,6 +341,7 @@ async def test_a_server_that_does_not_start_is_to_be_refused(manager: Any) -> No
     assert "/nowhere/server" in report.findings[0]["text"]
 
 
+@pytest.mark.exhaustive
 async def test_what_a_servers_command_names_is_proposed_to_be_read_and_then_its_sandbox(
     manager: Any,
 ) -> None:
@@ -370,6 +374,7 @@ async def test_what_a_servers_command_names_is_proposed_to_be_read_and_then_its_
     assert (server.sandbox, server.sandbox_read) == ("enforce", named)
 
 
+@pytest.mark.exhaustive
 async def test_site_data_that_a_command_names_is_never_proposed(manager: Any) -> None:
     inside = settings.VAR_DIR / "notes.py"
     inside.write_text("")
@@ -413,7 +418,7 @@ async def test_a_remote_server_is_tried_without_figures_of_its_machine_and_besid
     )
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("shared_by", ["everybody", "agent"])
 async def test_a_server_that_answers_two_sessions_differently_is_proposed_to_be_shared_by_session(
     manager: Any, shared_by: str
@@ -488,6 +493,7 @@ async def test_proposal_of_a_trial_is_applied_at_once(manager: Any) -> None:
     assert (await db_call(Tool.objects.get)).status == "approved"
 
 
+@pytest.mark.exhaustive
 async def test_a_trial_whose_database_fails_before_a_call_is_tried_again(
     manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

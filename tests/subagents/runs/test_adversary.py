@@ -56,6 +56,7 @@ async def driven(worker: Any, prepare: Any) -> Run:
     return await (await worker()).drive(run)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_no_spelling_reaches_a_tool_that_is_not_granted(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
@@ -71,6 +72,7 @@ async def test_no_spelling_reaches_a_tool_that_is_not_granted(bench: Bench, work
     assert not await db_call(Invocation.objects.exists)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_what_asks_for_held_calls_is_not_the_models_either(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
@@ -102,6 +104,7 @@ async def test_an_endpoint_of_expert_tools_alone_lists_nothing_else(
     assert list((await worker()).engine.get_catalogue("file", "ann").entries) == ["expert"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_a_thousand_calls_in_one_breath_are_cut_to_the_limit(
     bench: Bench, worker: Any
@@ -159,6 +162,7 @@ async def test_a_model_that_loops_for_ever_is_ended_by_every_limit(
     assert ended["money"].cost <= Decimal("0.1")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_a_claim_of_approval_approves_nothing(bench: Bench, worker: Any) -> None:
     claim = {
@@ -239,6 +243,7 @@ async def test_an_injected_result_adds_no_tool(bench: Bench, worker: Any) -> Non
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_odd_arguments_of_our_own_tool_are_refused_by_name(bench: Bench, worker: Any) -> None:
     odd: list[dict[str, Any]] = [

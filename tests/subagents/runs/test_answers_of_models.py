@@ -89,6 +89,7 @@ async def test_what_is_still_cut_is_marked_and_never_given_again(answering: Answ
     assert len(models.asked) == 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_a_cut_answer_is_better_than_none(answering: Answering) -> None:
     models = Models(
@@ -98,6 +99,7 @@ async def test_a_cut_answer_is_better_than_none(answering: Answering) -> None:
     assert (run.state, run.exit, run.answer) == (RunState.DONE, Exit.CUT, "It is fo")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_json_that_was_cut_is_whole_again_when_it_goes_on(answering: Answering) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -106,6 +108,7 @@ async def test_json_that_was_cut_is_whole_again_when_it_goes_on(answering: Answe
     assert (run.exit, run.structured) == (Exit.ANSWER, '{"n":42}')
 
 
+@pytest.mark.exhaustive
 async def test_a_filtered_answer_goes_to_the_next_model_and_is_paid_for(
     answering: Answering,
 ) -> None:
@@ -122,6 +125,7 @@ async def test_a_filtered_answer_goes_to_the_next_model_and_is_paid_for(
     assert run.cost == 2 * attempt.cost > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_a_model_that_says_nothing_twice_gives_way_to_the_next(answering: Answering) -> None:
     models = Models(mute=[said(), said()], frank=[said("Forty-two.")])
@@ -130,6 +134,7 @@ async def test_a_model_that_says_nothing_twice_gives_way_to_the_next(answering: 
     assert [each[-1]["content"] for each in models.requests[1:]] == [SPEAK, SPEAK]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_where_nobody_says_anything_the_reason_is_told(answering: Answering) -> None:
     models = Models(mute=[said(), said()], strict=[said("", "policy")])
@@ -150,6 +155,7 @@ async def test_an_output_limit_that_is_used_up_before_a_word_is_named(answering:
     assert models.requests[1][-1]["content"] == BRIEF
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_a_request_that_only_one_model_refuses_goes_to_the_next(answering: Answering) -> None:
     refused = ModelError(ErrorKind.BAD_REQUEST, "This model does not support tools.", status=400)
@@ -157,6 +163,7 @@ async def test_a_request_that_only_one_model_refuses_goes_to_the_next(answering:
     assert (await answering(models, "old", "new")).answer == "Forty-two."
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_a_wait_that_is_longer_than_the_run_ends_it_at_once(answering: Answering) -> None:
     limited = ModelError(ErrorKind.RATE_LIMITED, "Slow down.", status=429, retry_after=100_000)

@@ -113,6 +113,7 @@ async def test_a_spent_budget_refuses_the_call_of_an_expert_tool_before_a_run_be
     assert not await db_call(Run.objects.exists)
 
 
+@pytest.mark.exhaustive
 async def test_runs_at_once_do_not_all_pass_on_one_budget_and_who_is_refused_says_why(
     bench: Bench, worker: Any
 ) -> None:
@@ -189,6 +190,7 @@ async def test_a_run_keeps_enough_of_its_budgets_for_a_last_word(bench: Bench, w
     assert (tools[0] > 0, tools[1:]) == (True, [0]), "the last turn has no tools"
 
 
+@pytest.mark.exhaustive
 async def test_where_others_have_spent_even_that_the_caller_hears_what_was_done_and_when_there_is_more(
     bench: Bench, worker: Any
 ) -> None:
@@ -205,6 +207,7 @@ async def test_where_others_have_spent_even_that_the_caller_hears_what_was_done_
     assert told["structuredContent"]["so_far"] == told["content"][1]["text"]
 
 
+@pytest.mark.exhaustive
 async def test_a_turn_whose_worker_died_in_it_spends_what_its_run_says(
     bench: Bench, worker: Any
 ) -> None:
@@ -250,6 +253,7 @@ def run_view(run: Run) -> Any:
     return view(run.pk, now=estimate_database_now(), read_only=frozenset()).spec.targets[0]
 
 
+@pytest.mark.exhaustive
 async def test_a_failed_request_spends_nothing_an_answer_of_no_use_does_and_a_model_without_prices_is_not_asked(
     bench: Bench, worker: Any
 ) -> None:
@@ -286,6 +290,7 @@ async def test_a_failed_request_spends_nothing_an_answer_of_no_use_does_and_a_mo
     assert asked.asked == []
 
 
+@pytest.mark.exhaustive
 async def test_a_run_that_sleeps_after_a_failed_request_has_lost_nothing(
     bench: Bench, worker: Any
 ) -> None:
@@ -303,6 +308,7 @@ async def test_a_run_that_sleeps_after_a_failed_request_has_lost_nothing(
     assert await db_call(spent) == {"money": (0, 0)}, "nor does whoever goes on find anything lost"
 
 
+@pytest.mark.exhaustive
 async def test_a_budget_that_is_deleted_or_made_while_a_turn_is_out_does_no_harm(
     bench: Bench, worker: Any
 ) -> None:

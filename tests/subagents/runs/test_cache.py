@@ -6,6 +6,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from django.contrib.auth.models import Group, User
 from django.db import transaction
 from django.db.models import F
@@ -71,12 +72,14 @@ async def test_the_same_question_is_answered_from_the_earlier_run(
     assert len(bench.models.journal) == 2
 
 
+@pytest.mark.exhaustive
 async def test_a_host_with_tasks_gets_it_at_once(bench: Bench, working: Any) -> None:
     here = await asked_twice(bench, working)
     outcome = await call(here, host=CallHost(tasks=True))
     assert (outcome.task_id, outcome.state) == ("", "succeeded")
 
 
+@pytest.mark.exhaustive
 async def test_another_question_is_asked_anew(bench: Bench, working: Any) -> None:
     here = await asked_twice(bench, working)
     assert await text_of(here, arguments={"text": "bye"}) == ["It said bye."]
@@ -102,12 +105,14 @@ async def test_another_agent_is_answered_anew(bench: Bench, working: Any) -> Non
     assert await db_call(Run.objects.count) == 2
 
 
+@pytest.mark.exhaustive
 async def test_after_its_time_it_is_asked_anew(bench: Bench, working: Any) -> None:
     here = await asked_twice(bench, working)
     await db_call(Run.objects.update, finished_at=F("finished_at") - timedelta(seconds=3601))
     assert await many(here) == 2
 
 
+@pytest.mark.exhaustive
 async def test_without_a_time_nothing_is_given_again(bench: Bench, working: Any) -> None:
     assert await many(await asked_twice(bench, working, cache_seconds=0)) == 2
 
@@ -126,6 +131,7 @@ async def test_whatever_is_configured_otherwise_ends_it(bench: Bench, working: A
     assert await many(here) == 2
 
 
+@pytest.mark.exhaustive
 async def test_a_grant_that_has_ended_by_the_clock_ends_it(bench: Bench, working: Any) -> None:
     here = await asked_twice(bench, working)
     run = await db_call(Run.objects.get)
@@ -150,6 +156,7 @@ async def test_the_answer_of_a_run_that_wrote_is_never_given_again(
     assert len(bench.sent()) == 2
 
 
+@pytest.mark.exhaustive
 async def test_nor_one_that_people_were_asked_about(bench: Bench, worker: Any) -> None:
     def prepare() -> None:
         cached(bench)
@@ -177,6 +184,7 @@ async def test_nor_one_that_people_were_asked_about(bench: Bench, worker: Any) -
     await here.drive(second)
 
 
+@pytest.mark.exhaustive
 async def test_nor_one_that_failed_or_was_cut_short(bench: Bench, working: Any) -> None:
     look = calls(("echo__echo", {"text": "x"}))
     await db_call(cached, bench, look, {"text": "never"}, max_steps=1)

@@ -101,6 +101,7 @@ def died_after_start(run: Run, bench: Bench) -> ToolCall:
     return ToolCall.objects.get(run=run)
 
 
+@pytest.mark.exhaustive
 async def test_a_call_whose_record_was_never_begun_is_made(bench: Bench, worker: Any) -> None:
     run = await db_call(prepared, bench)
     await db_call(died_after_start, run, bench)
@@ -169,6 +170,7 @@ async def test_an_end_that_was_recorded_is_taken_from_the_record(bench: Bench, w
     assert (bench.sent(), done.answer) == ([], "as it was")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("writer", ["worker:box:47:aaaa", "ours"])
 async def test_a_call_of_a_worker_that_has_lost_the_run_is_given_up_at_once(
     bench: Bench, worker: Any, writer: str
@@ -207,6 +209,7 @@ async def test_a_call_of_a_worker_that_has_lost_the_run_is_given_up_at_once(
     assert (await here.drive(run)).answer == UNKNOWN_OUTCOME
 
 
+@pytest.mark.exhaustive
 async def test_a_run_that_is_cancelled_right_before_it_sleeps_ends_at_once(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +291,7 @@ async def test_who_started_a_run_does_not_approve_what_its_calls_ask_for(
         assert (await here.drive(run)).state == RunState.CANCELLED
 
 
+@pytest.mark.exhaustive
 async def test_whoever_settled_a_call_of_a_run_does_not_approve_its_next_one(
     bench: Bench, worker: Any
 ) -> None:
@@ -335,6 +339,7 @@ async def test_a_worker_whose_clock_is_ahead_takes_no_run_from_another(
         assert await db_call(lease.take, run.pk, worker="me") is not None
 
 
+@pytest.mark.exhaustive
 async def test_a_run_that_waits_for_a_person_is_looked_at_when_that_person_has_decided_and_not_before(
     bench: Bench, worker: Any
 ) -> None:
@@ -361,6 +366,7 @@ async def test_a_run_that_waits_for_a_person_is_looked_at_when_that_person_has_d
     assert (done.state, done.fence) == (RunState.DONE, asleep.fence + 1)
 
 
+@pytest.mark.exhaustive
 async def test_an_approver_may_change_what_a_run_calls_with(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         run = prepared(bench)

@@ -69,6 +69,7 @@ async def test_each_turn_costs_by_its_tokens_and_is_charged_once(bench: Bench, w
     assert level == pytest.approx(100 - sum(by_the_record))
 
 
+@pytest.mark.exhaustive
 async def test_an_answer_of_no_use_costs_as_much_and_no_answer_nothing(
     bench: Bench, worker: Any
 ) -> None:
@@ -95,6 +96,7 @@ async def test_an_answer_of_no_use_costs_as_much_and_no_answer_nothing(
     ]
 
 
+@pytest.mark.exhaustive
 async def test_without_a_pool_nothing_is_taken(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         bench.expert(bench.model("m", {"text": "Yes."}))
@@ -172,6 +174,7 @@ async def test_where_the_pool_lets_work_wait_the_run_sleeps_and_goes_on_by_itsel
     assert not await db_call(EnergyReservation.objects.exists)
 
 
+@pytest.mark.exhaustive
 async def test_a_run_does_not_wait_for_what_will_not_come_in_its_time(
     bench: Bench, worker: Any
 ) -> None:
@@ -180,6 +183,7 @@ async def test_a_run_does_not_wait_for_what_will_not_come_in_its_time(
     assert (run.exit, "Call again in " in run.error) == ("EXIT-ENERGY", True)
 
 
+@pytest.mark.exhaustive
 async def test_while_a_model_thinks_others_cannot_have_what_its_turn_will_cost(
     bench: Bench, worker: Any
 ) -> None:
@@ -199,6 +203,7 @@ async def test_while_a_model_thinks_others_cannot_have_what_its_turn_will_cost(
     assert not await db_call(EnergyReservation.objects.exists)
 
 
+@pytest.mark.exhaustive
 async def test_a_pool_that_only_counts_lets_every_turn_pass(bench: Bench, worker: Any) -> None:
     run = await db_call(started, bench, 0.0, 0.0, on_empty="allow")
     run = await (await worker()).drive(run)

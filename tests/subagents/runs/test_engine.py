@@ -105,6 +105,7 @@ async def test_broken_arguments_go_back_to_the_model(bench: Bench, worker: Any) 
     assert bench.sent() == []
 
 
+@pytest.mark.exhaustive
 async def test_arguments_that_do_not_fit_the_tools_schema_go_back_to_the_model(
     bench: Bench, worker: Any
 ) -> None:
@@ -146,6 +147,7 @@ async def test_a_call_that_timed_out_is_told_to_the_model_and_not_made_again(
     assert [(entry["status"], entry["command"]) for entry in used] == [("unknown", "count")]
 
 
+@pytest.mark.exhaustive
 async def test_the_last_step_offers_no_tools(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         endless = bench.model("m", LOOK, repeat=True, final={"text": "as far as I came"})
@@ -283,6 +285,7 @@ async def test_money_is_reserved_before_it_is_spent(bench: Bench, worker: Any) -
     assert run.cost <= Decimal("0.5")
 
 
+@pytest.mark.exhaustive
 async def test_energy_adds_up_and_ends_a_run_in_time(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         server = bench.server()
@@ -335,6 +338,7 @@ async def test_an_answer_that_fits_no_schema_gets_one_more_try(bench: Bench, wor
     assert len(bench.models.journal) == 2
 
 
+@pytest.mark.exhaustive
 async def test_an_answer_that_never_fits_ends_the_run(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         bench.expert(
@@ -348,6 +352,7 @@ async def test_an_answer_that_never_fits_ends_the_run(bench: Bench, worker: Any)
     assert len(bench.models.journal) == 2
 
 
+@pytest.mark.exhaustive
 async def test_reading_calls_go_together_and_a_writing_one_alone(bench: Bench, worker: Any) -> None:
     asked = calls(
         *(
@@ -402,6 +407,7 @@ async def test_cancelling_reaches_the_tool_call(bench: Bench, worker: Any) -> No
     assert await db_call(states, run) == [("slow__count", "unknown")]
 
 
+@pytest.mark.exhaustive
 async def test_a_cancelled_run_says_of_its_call_what_the_record_says_a_moment_later(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,6 +428,7 @@ async def test_a_cancelled_run_says_of_its_call_what_the_record_says_a_moment_la
     assert call.result == (await db_call(real, call.invocation)).text
 
 
+@pytest.mark.exhaustive
 async def test_a_run_shows_what_it_saved(bench: Bench, worker: Any) -> None:
     def prepare() -> tuple[Run, Run]:
         server = bench.server()
@@ -439,6 +446,7 @@ async def test_a_run_shows_what_it_saved(bench: Bench, worker: Any) -> None:
     assert (await here.drive(talks)).savings["context_saved"] < 0
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize(("price", "gain"), [("500", 1), ("0.001", -1)])
 async def test_money_is_reckoned_against_the_callers_model(
     bench: Bench, worker: Any, price: str, gain: int
@@ -480,6 +488,7 @@ async def test_a_call_that_outlasts_the_runs_time_is_cancelled_and_the_model_con
     await bench.until_told_to_stop()
 
 
+@pytest.mark.exhaustive
 async def test_a_model_that_stays_silent_is_left_for_the_next(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:
         silent = bench.model("silent", {"text": "late", "attempts": [{"stall": True}] * 5})

@@ -83,7 +83,7 @@ MISSING: dict[str, tuple[Callable[[Bench], None], str, str]] = {
 }
 
 
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=9)
 @pytest.mark.one_database
 @pytest.mark.parametrize("name", MISSING)
 def test_what_is_missing_is_named_before_anything_is_spent(bench: Bench, name: str) -> None:
@@ -189,6 +189,7 @@ async def test_a_key_that_is_not_to_be_had_in_the_worker_leaves_the_model_to_the
     assert tried == [("paid/x", "auth")]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_tools_of_one_name_on_two_servers_are_told_apart(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:

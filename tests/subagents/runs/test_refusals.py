@@ -54,6 +54,7 @@ def role(request: pytest.FixtureRequest, live_db: None) -> Iterator[None]:
         connections["default"].close_pool()  # type: ignore[attr-defined]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", kinds())
 async def test_a_run_goes_on_after_its_database_refused(
     bench: Bench, worker: Any, role: None, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -78,7 +78,7 @@ async def test_an_expert_tools_model_answers_in_the_hosts_place(bench, working, 
     assert made == await db_call(lambda: list(Run.objects.values_list("call_id", flat=True)))
 
 
-@pytest.mark.exhaustive(but=("uses tools-legacy",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["legacy", "modern"])
 @pytest.mark.parametrize("why", ["uses tools", "is not there", "may not ask"])
 async def test_where_no_model_of_ours_may_answer_the_server_is_told_in_words(
@@ -104,6 +104,7 @@ async def test_where_no_model_of_ours_may_answer_the_server_is_told_in_words(
     assert await db_call(runs) == []
 
 
+@pytest.mark.exhaustive
 async def test_a_call_that_is_given_up_cancels_the_run_and_the_hosts_other_answers_stay_its_own(
     bench, worker, address
 ):
@@ -129,6 +130,7 @@ async def test_a_call_that_is_given_up_cancels_the_run_and_the_hosts_other_answe
     await here.drive(await db_call(Run.objects.get))
 
 
+@pytest.mark.exhaustive
 async def test_a_question_to_a_model_beside_others_does_not_go_to_the_host(bench, working, address):
     await db_call(
         lambda: (

@@ -40,6 +40,7 @@ async def test_a_host_calls_one_tool_and_gets_the_answer(bench: Bench, working: 
     assert (run.call_id, run.caller, run.endpoint_slug) == (outcome.invocation_id, "ann", "default")
 
 
+@pytest.mark.exhaustive
 async def test_what_a_run_calls_belongs_to_the_conversation_of_the_call_that_started_it(
     bench: Bench, working: Any
 ) -> None:
@@ -63,6 +64,7 @@ async def test_what_a_run_calls_belongs_to_the_conversation_of_the_call_that_sta
     assert (await db_call(Run.objects.get)).conversation_id == conversation
 
 
+@pytest.mark.exhaustive
 async def test_the_links_of_a_result_are_kept_for_the_page_of_the_run(
     bench: Bench, working: Any
 ) -> None:
@@ -101,7 +103,7 @@ async def test_it_is_listed_for_whom_it_is_meant(bench: Bench, working: Any) -> 
     assert outcome.error_code == "NOT_FOUND"
 
 
-@pytest.mark.exhaustive(one_in=2)
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize(
     ("confirmed", "read_only", "destructive", "open_world"),
     [
@@ -132,6 +134,7 @@ async def test_its_annotations_follow_from_what_it_may_use(
     )
 
 
+@pytest.mark.exhaustive
 async def test_what_goes_wrong_is_a_tool_execution_error(bench: Bench, working: Any) -> None:
     await db_call(offered, bench, {"text": "x", "attempts": [{"status": 401, "message": "no"}]})
     outcome = await call(await working())
@@ -197,6 +200,7 @@ async def test_an_expert_may_use_another_but_not_itself(bench: Bench, working: A
     assert await db_call(Run.objects.count) == 2
 
 
+@pytest.mark.exhaustive
 async def test_a_run_that_a_busy_database_made_us_leave_is_found_by_the_clock(
     bench: Bench, working: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

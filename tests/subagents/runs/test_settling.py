@@ -66,6 +66,7 @@ async def ended(run: Run) -> Run:
     return await db_call(Run.objects.get, pk=run.pk)
 
 
+@pytest.mark.exhaustive
 async def test_a_call_is_made_again_although_the_model_is_asked_already(
     bench: Bench, worker: Any
 ) -> None:
@@ -110,6 +111,7 @@ async def test_a_run_that_concludes_makes_nothing_again(bench: Bench, worker: An
     assert len(bench.sent()) == 1
 
 
+@pytest.mark.exhaustive(one_in=2)
 @pytest.mark.parametrize("how", ["cancel", "conclude"])
 async def test_what_is_not_made_any_more_keeps_what_was_told(
     bench: Bench, worker: Any, how: str

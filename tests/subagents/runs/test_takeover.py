@@ -71,8 +71,7 @@ async def finished(bench: Bench, worker: Any, prepare: Callable[[Bench], Run]) -
     return await (await worker()).drive(run)
 
 
-@pytest.mark.exhaustive(on="postgresql")
-@pytest.mark.exhaustive(but=("OperationalError",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("error", [OperationalError, InterfaceError])
 async def test_a_pulse_that_misses_a_beat_ends_no_run(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
@@ -85,7 +84,7 @@ async def test_a_pulse_that_misses_a_beat_ends_no_run(
 
 
 @pytest.mark.both_databases
-@pytest.mark.exhaustive(one_in=3)
+@pytest.mark.exhaustive(one_in=6)
 @pytest.mark.parametrize("place", ["view", "start_call", "end_call", "end_turn", "finish"])
 async def test_a_step_is_done_when_the_database_is_back(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch, place: str
@@ -105,6 +104,7 @@ async def test_a_step_is_done_when_the_database_is_back(
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 async def test_an_answer_whose_commit_was_not_heard_of_is_taken_once(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +126,7 @@ async def test_an_answer_whose_commit_was_not_heard_of_is_taken_once(
     assert (done.state, await db_call(Turn.objects.count)) == (RunState.DONE, 2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.both_databases
 async def test_before_its_lease_is_anybodys_a_run_is_given_back(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch
@@ -430,6 +431,7 @@ def test_a_call_that_ends_with_its_run_outlives_its_process(
     assert Invocation.objects.get().state == InvocationState.SUCCEEDED
 
 
+@pytest.mark.exhaustive
 async def test_a_run_given_to_nobody_in_the_middle_is_taken_again_by_itself(
     bench: Bench, worker: Any
 ) -> None:

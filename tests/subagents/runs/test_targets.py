@@ -87,6 +87,7 @@ async def test_a_models_own_temperature_goes_before_the_expert_tools(
     assert "parallel_tool_calls" not in sent  # each provider's own default, which is parallel
 
 
+@pytest.mark.exhaustive(one_in=5)
 @pytest.mark.one_database
 @pytest.mark.parametrize(
     ("kind", "provider", "model", "sent"),
@@ -126,6 +127,7 @@ async def test_these_are_asked_by_chat_completions(
     assert heard[-1].path == "/v1/chat/completions"
 
 
+@pytest.mark.exhaustive(one_in=3)
 @pytest.mark.one_database
 @pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/", "/api", "/api/"])
 async def test_ollama_is_reached_by_its_own_api_however_its_address_is_written(

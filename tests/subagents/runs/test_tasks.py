@@ -7,6 +7,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from django.utils import timezone
 
 from mcpregistry.calls.call import CallHost, CallOutcome
@@ -65,6 +66,7 @@ async def test_the_host_gets_a_handle_and_the_runs_end_is_its_answer(
     assert (record.state, record.lease_until) == (InvocationState.SUCCEEDED, None)
 
 
+@pytest.mark.exhaustive
 async def test_a_run_that_answers_a_question_of_the_calls_server_does_not_end_the_call(
     bench: Bench, worker: Any
 ) -> None:
@@ -80,6 +82,7 @@ async def test_a_run_that_answers_a_question_of_the_calls_server_does_not_end_th
     assert (await shown(outcome))["status"] == "completed"
 
 
+@pytest.mark.exhaustive
 async def test_the_process_that_took_the_call_may_die_and_a_clock_may_pass(
     bench: Bench, worker: Any
 ) -> None:
@@ -104,6 +107,7 @@ async def test_what_goes_wrong_is_the_tasks_result(bench: Bench, worker: Any) ->
     )
 
 
+@pytest.mark.exhaustive
 async def test_cancelling_the_task_cancels_the_run_down_to_the_server(
     bench: Bench, working: Any
 ) -> None:
@@ -139,6 +143,7 @@ async def test_a_run_that_an_operator_cancels_is_a_result(bench: Bench, worker: 
     assert "The run was cancelled." in view["result"]["content"][0]["text"]
 
 
+@pytest.mark.exhaustive
 async def test_a_long_answer_is_kept_whole(bench: Bench, worker: Any) -> None:
     long = "word " * 40_000
     await db_call(offered, bench, {"text": long})
@@ -190,6 +195,7 @@ async def test_a_run_that_is_cancelled_cancels_those_that_it_has_asked(
     assert not await db_call(Invocation.objects.open().exists)
 
 
+@pytest.mark.exhaustive
 async def test_a_run_whose_waiting_caller_died_is_cancelled(bench: Bench, worker: Any) -> None:
     await db_call(offered, bench)
     here = await worker()

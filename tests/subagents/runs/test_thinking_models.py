@@ -90,6 +90,7 @@ async def test_a_run_of_a_thinking_claude_sends_its_thoughts_back_and_counts_the
     assert lines[0]["cacheSavedUsd"] == pytest.approx(float(saved) / 2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_after_a_fallback_the_other_model_gets_none_of_it(
     bench: Bench, worker: Any, heard: list[Heard]
@@ -113,6 +114,7 @@ async def test_after_a_fallback_the_other_model_gets_none_of_it(
     ) == [True, False]
 
 
+@pytest.mark.exhaustive
 async def test_arguments_in_another_type_are_read_decided_on_and_recorded_in_the_schemas(
     bench: Bench, worker: Any, heard: list[Heard]
 ) -> None:
@@ -151,6 +153,7 @@ async def test_arguments_in_another_type_are_read_decided_on_and_recorded_in_the
     assert call.coerced.splitlines() == line["coerced"] == ["/limit as integer", "/tags as array"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_a_tool_that_has_failed_is_marked_for_the_model(
     bench: Bench, worker: Any, heard: list[Heard]

@@ -120,6 +120,7 @@ SCRIPT = {
 }
 
 
+@pytest.mark.exhaustive(one_in=5)
 @pytest.mark.one_database
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("model", sorted(SCRIPT))

@@ -1,8 +1,8 @@
 """structlog without rich.
 
 structlog imports rich if it is installed, for coloured tracebacks that this site does not show.
-Without it, each process starts 80 ms earlier and needs 6 MB less. Whoever else uses rich imports it
-as usual.
+Without it, each process uses 70 ms of CPU less at its start. Whoever else uses rich imports it as
+usual.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def test_why_says_every_stage(client_of: ClientOf, site: Site) -> None:
     }
     found = client.get(f"{RULES}why/", asked)
     assert found.context["why"].listed
-    assert "waits for 1 of" in found.content.decode()
+    assert "The call waits for 1 approval" in found.content.decode()
     hidden = client.get(f"{RULES}why/", asked | {"tool": "github::delete_repository"})
     assert "definition is not approved yet" in hidden.content.decode()
     wrong = client.get(f"{RULES}why/", asked | {"tool": "nobody::nothing"})

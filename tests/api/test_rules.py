@@ -64,7 +64,7 @@ def test_a_rule_lives_and_dies(admin):
     ("body", "says"),
     [
         ({"condition": "args.amount >"}, "column 14"),
-        ({"condition": 'tool.rsk == "x"'}, "'tool' has no 'rsk'"),
+        ({"condition": 'tool.rsk == "x"'}, "'tool' has no field 'rsk'"),
         ({"quorum": 9}, "could never be approved"),
         ({"server": "nobody"}, 'No server named "nobody"'),
         ({"approvers": "nobody"}, 'No group named "nobody"'),

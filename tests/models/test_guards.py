@@ -265,13 +265,8 @@ EITHER_OR = {
 }
 
 
-<<<<<<< HEAD
-@pytest.mark.exhaustive(one_in=3)
-@pytest.mark.parametrize("model", list(list_watched_tables()), ids=lambda model: model.__name__)
-=======
 @pytest.mark.exhaustive(one_in=9)
-@pytest.mark.parametrize("model", list(WATCHED), ids=lambda model: model.__name__)
->>>>>>> gate
+@pytest.mark.parametrize("model", list(list_watched_tables()), ids=lambda model: model.__name__)
 def test_each_column_that_processes_read_raises_the_revision_and_no_other_does(
     rows: dict[type[models.Model], Any], django_user_model: Any, model: type[models.Model]
 ):

@@ -92,6 +92,7 @@ def test_contents_of_a_directory_lead_to_their_documents(people: Site, client_of
     directory = next(entry for entry in entries() if entry.slug == "decisions")
     page = client.get("/docs/decisions/").content.decode()
     assert directory.parts
+    assert not any("`" in part.title for part in directory.parts)
     assert all(f'href="/docs/{part.slug}/"' in page for part in directory.parts)
     part = directory.parts[1]
     assert find_parent(part) == directory

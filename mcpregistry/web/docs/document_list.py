@@ -63,7 +63,8 @@ def contents() -> tuple[DocumentGroup, ...]:
 def _make_entry(folder: Path, found: re.Match[str]) -> DocumentEntry:
     path = (folder / found["file"]).resolve()
     parts = _list_parts(path) if path.stem == CONTENTS else ()
-    return DocumentEntry(slug_of(found["file"]), found["title"], found["summary"], path, parts)
+    title = found["title"].replace("`", "")
+    return DocumentEntry(slug_of(found["file"]), title, found["summary"], path, parts)
 
 
 def _list_parts(path: Path) -> tuple[DocumentEntry, ...]:

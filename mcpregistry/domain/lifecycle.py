@@ -7,8 +7,8 @@ from enum import StrEnum
 
 
 class InvocationState(StrEnum):
-    """Where one call stands; the values are stored in ``Invocation.state``. DESIGN.md draws the
-    moves."""
+    """Where one call stands; the values are stored in ``Invocation.state``. The moves
+    are drawn in ``docs/explanation/architecture.md``."""
 
     RECEIVED = "received"
     DENIED = "denied"

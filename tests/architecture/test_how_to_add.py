@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import fields
-from pathlib import Path
 from typing import get_args
 
 from mcpregistry.admin.notifications import ChannelAdmin
@@ -27,6 +27,7 @@ from tests.externals import ROOT
 SAMPLES = ROOT / "tests" / "domain" / "formats" / "samples"
 GUIDE = ROOT / "docs" / "how-to-add.md"
 TESTING = ROOT / "docs" / "testing.md"
+EXPLANATION = ROOT / "docs" / "explanation"
 
 
 def test_a_transport_is_known_everywhere() -> None:
@@ -65,15 +66,37 @@ def test_a_kind_of_channel_is_known_everywhere() -> None:
 
 
 def test_the_guides_name_files_that_there_are() -> None:
-    """In DESIGN.md, CONTRIBUTING.md and the two guides, each path in backticks that ends in .py
-    exists under some root."""
-    roots = [ROOT, ROOT / "mcpregistry", ROOT / "subagents", ROOT / "tests"]
-    for page in (GUIDE, TESTING, ROOT / "DESIGN.md", ROOT / "CONTRIBUTING.md"):
+    """In CONTRIBUTING.md, the two guides and the explanations for developers, each path in
+    backticks that ends in .py exists under some root, and each file without a directory
+    anywhere."""
+    roots = [ROOT, ROOT / "mcpregistry"]
+    roots_of_guides = [*roots, ROOT / "subagents", ROOT / "tests"]
+    folders = ("controlplane", "mcpregistry", "subagents", "tests")
+    files = {path.name for folder in folders for path in (ROOT / folder).rglob("*.py")}
+    files.add("manage.py")
+    pages = [GUIDE, TESTING, ROOT / "CONTRIBUTING.md", *sorted(EXPLANATION.rglob("*.md"))]
+    for page in pages:
+        allowed = roots if page.is_relative_to(EXPLANATION) else roots_of_guides
         named = {
             found
-            for found in re.findall(r"`([\w./-]+/[\w-]+\.py)", page.read_text())
-            if "NAME" not in found
+            for found in re.findall(r"`([\w./-]+\.py)", page.read_text())
+            if "NAME" not in found and not found.startswith(".")
         }
-        gone = sorted(name for name in named if not any((root / name).exists() for root in roots))
+        gone = sorted(
+            name
+            for name in named
+            if not (
+                any((root / name).exists() for root in allowed) if "/" in name else name in files
+            )
+        )
         assert gone == [], page.name
-        assert named or page == Path(GUIDE)
+    assert {"architecture.md", "code-map.md", "processes-leases.md"} <= {
+        page.name for page in pages
+    }
+
+
+def test_dependencies_are_explained() -> None:
+    explained = (EXPLANATION / "dependencies.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.match(r"[\w-]+", line)[0] for line in project["dependencies"]]  # type: ignore[index]
+    assert [name for name in names if not re.search(rf"^\| .*\b{name}\b", explained, re.M)] == []

@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from controlplane.navigation import AREAS
 from mcpregistry.templatetags.error_codes import error_code
-from mcpregistry.web.docs.document_list import entries, render_document
+from mcpregistry.web.docs.document_list import contents, entries, find_parent, render_document
 from mcpregistry.web.docs.error_codes import error_codes
 from mcpregistry.web.docs.rendering import address, render
 from mcpregistry.web.docs.search import search
@@ -87,6 +87,28 @@ def test_a_document_says_what_its_file_says():
     assert address("https://example.org/x.md", "/docs/") == "https://example.org/x.md"
 
 
+def test_contents_of_a_directory_lead_to_their_documents(people: Site, client_of):
+    client = client_of("viewer")
+    directory = next(entry for entry in entries() if entry.slug == "decisions")
+    page = client.get("/docs/decisions/").content.decode()
+    assert directory.parts
+    assert not any("`" in part.title for part in directory.parts)
+    assert all(f'href="/docs/{part.slug}/"' in page for part in directory.parts)
+    part = directory.parts[1]
+    assert find_parent(part) == directory
+    page = client.get(f"/docs/{part.slug}/").content.decode()
+    assert f'<a href="/docs/decisions/">{directory.title}</a>' in page
+    assert f'rel="prev" href="/docs/{directory.parts[0].slug}/"' in page
+    assert address("../decisions/README.md#hosts", "/docs/") == "/docs/decisions/#hosts"
+    assert address("../../README.md", "/docs/") == address("README.md", "/docs/") == "/docs/"
+
+
+def test_every_document_has_an_address_of_its_own():
+    slugs = [entry.slug for entry in entries()]
+    assert sorted(slugs) == sorted(set(slugs))
+    assert "" not in slugs
+
+
 def test_words_find_the_section_that_is_about_them():
     best = search("idempotency key")[0]
     assert (best.slug, best.title) == ("rest", "Send a request twice safely")
@@ -100,7 +122,8 @@ def test_pages_are_for_who_is_logged_in(people: Site, client_of):
     assert Client().get("/docs/rest/").status_code == 302
     viewer = client_of("viewer")
     page = viewer.get("/docs/").content.decode()
-    assert all(f'href="/docs/{entry.slug}/"' in page for entry in entries())
+    listed = [entry for group in contents() for entry in group.entries]
+    assert all(f'href="/docs/{entry.slug}/"' in page for entry in listed)
     assert "<mark>" in viewer.get("/docs/?q=<b>approve").content.decode()
     assert "No section contains" in viewer.get("/docs/?q=zebrafishery").content.decode()
     assert viewer.get("/docs/nothing/").status_code == 404

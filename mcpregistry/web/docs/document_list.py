@@ -1,5 +1,8 @@
 """Which documents there are: those that ``docs/README.md`` lists, under its headings and in its
-order."""
+order.
+
+If it lists the ``README.md`` of a directory, the documents that this file lists belong to its
+entry."""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from django.urls import reverse
 
 from mcpregistry.domain.errors import NotFound
 from mcpregistry.web.docs import error_codes
-from mcpregistry.web.docs.rendering import Rendered, render, slug_of
+from mcpregistry.web.docs.rendering import CONTENTS, Rendered, render, slug_of
 
 _GROUP = re.compile(r"^## (?P<title>.+)$")
 _ENTRY = re.compile(r"^- \[(?P<title>[^]]+)\]\((?P<file>[^)]+\.md)\): (?P<summary>.+)$")
@@ -22,12 +25,13 @@ _ENTRY = re.compile(r"^- \[(?P<title>[^]]+)\]\((?P<file>[^)]+\.md)\): (?P<summar
 @dataclass(frozen=True)
 class DocumentEntry:
     """One document as the list of contents names it: ``slug`` of its address, title, a sentence,
-    its file."""
+    its file. ``parts`` are the documents that it lists, if it is the contents of a directory."""
 
     slug: str
     title: str
     summary: str
     path: Path
+    parts: tuple[DocumentEntry, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,10 +52,7 @@ def contents() -> tuple[DocumentGroup, ...]:
         if heading := _GROUP.match(line):
             groups.append((heading["title"], [], []))
         elif groups and (found := _ENTRY.match(line)):
-            path = (folder / found["file"]).resolve()
-            groups[-1][2].append(
-                DocumentEntry(slug_of(found["file"]), found["title"], found["summary"], path)
-            )
+            groups[-1][2].append(_make_entry(folder, found))
         elif groups and line.strip():
             groups[-1][1].append(line.strip())
     return tuple(
@@ -59,9 +60,28 @@ def contents() -> tuple[DocumentGroup, ...]:
     )
 
 
+def _make_entry(folder: Path, found: re.Match[str]) -> DocumentEntry:
+    path = (folder / found["file"]).resolve()
+    parts = _list_parts(path) if path.stem == CONTENTS else ()
+    title = found["title"].replace("`", "")
+    return DocumentEntry(slug_of(found["file"]), title, found["summary"], path, parts)
+
+
+def _list_parts(path: Path) -> tuple[DocumentEntry, ...]:
+    """Return the documents that the contents of a directory list."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return tuple(_make_entry(path.parent, found) for line in lines if (found := _ENTRY.match(line)))
+
+
 def entries() -> tuple[DocumentEntry, ...]:
-    """All documents, in the order of their groups."""
-    return tuple(entry for group in contents() for entry in group.entries)
+    """All documents, in the order of their groups. The parts of a document follow it."""
+    listed = [entry for group in contents() for entry in group.entries]
+    return tuple(document for entry in listed for document in (entry, *entry.parts))
+
+
+def find_parent(part: DocumentEntry) -> DocumentEntry | None:
+    """Return the contents of a directory that list this document, if there are any."""
+    return next((entry for entry in entries() if part in entry.parts), None)
 
 
 def entry_of(slug: str) -> DocumentEntry:

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+CONTENTS = "README"  # the file that lists the documents of a directory
 _ELSEWHERE = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
@@ -37,9 +38,15 @@ class Rendered:
 
 
 def slug_of(name: str) -> str:
-    """The address of a document by its file's name: ``rotate-keys`` for ``rotate-keys.md``,
-    ``threat-model`` for ``THREAT_MODEL.md``."""
-    return PurePosixPath(name).stem.lower().replace("_", "-")
+    """Return the address of a document by the name of its file: ``rotate-keys`` for
+    ``rotate-keys.md``, ``threat-model`` for ``THREAT_MODEL.md``.
+
+    The contents of a directory have the name of the directory: ``decisions`` for
+    ``decisions/README.md``. Those of all documents have the address "".
+    """
+    path = PurePosixPath(name)
+    slug = path.parent.name.strip(".") if path.stem == CONTENTS else path.stem
+    return slug.lower().replace("_", "-")
 
 
 def render(text: str, *, base: str) -> Rendered:
@@ -114,4 +121,5 @@ def address(target: str, base: str) -> str:
     path, mark, anchor = target.partition("#")
     if _ELSEWHERE.match(target) or not path.endswith(".md"):
         return target
-    return f"{base}{slug_of(path)}/{mark}{anchor}"
+    slug = slug_of(path)
+    return f"{base}{slug}/{mark}{anchor}" if slug else f"{base}{mark}{anchor}"

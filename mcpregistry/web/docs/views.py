@@ -39,6 +39,7 @@ def document(request: HttpRequest, slug: str) -> HttpResponse:
         "sections": [section for section in rendered.sections if section.level in (2, 3)],
         "groups": document_list.contents(),
         "entry": entry,
+        "parent": document_list.find_parent(entry),
         "before": everything[at - 1] if at else None,
         "after": everything[at + 1] if at + 1 < len(everything) else None,
     }

@@ -218,7 +218,6 @@ def test_a_rotated_token_works_beside_the_new_one_until_the_overlap_is_over(
     assert AuditEntry.objects.filter(kind="token.rotated").count() == 2
 
 
-@pytest.mark.exhaustive
 def test_another_persons_token_is_not_rotated_and_ones_own_is(
     client_of: ClientOf, site: Site
 ) -> None:

@@ -108,7 +108,6 @@ async def test_a_call_that_is_approved_while_the_disk_is_full_answers_202(held, 
     assert (await held.call("echo__echo", {"params": {"a": 3}}, Prefer="wait=60"))[0] == 200
 
 
-@pytest.mark.exhaustive
 async def test_the_identical_request_joins_runs_once_approved_and_answers(held):
     held_id = await ask(held, a=1)
     assert await ask(held, a=1) == held_id

@@ -398,7 +398,6 @@ async def test_after_a_crash_a_key_whose_call_was_never_begun_makes_it_under_its
     assert await site.call("echo__echo", **keyed) == (status, answer)
 
 
-@pytest.mark.exhaustive
 async def test_of_two_requests_at_once_with_one_key_only_one_runs(site):
     body = {"params": {"steps": 2, "pause": 0.05}}
     keyed = {"Idempotency-Key": "k-1"}

@@ -123,7 +123,6 @@ async def test_a_call_that_names_none_asks_the_database_nothing(
     assert await narrow_to_conversation(catalogue, "") is catalogue
 
 
-@pytest.mark.exhaustive
 async def test_identical_calls_of_two_conversations_are_two_requests(
     site: Make, asking: Server, bob: User
 ) -> None:

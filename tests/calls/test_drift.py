@@ -76,7 +76,6 @@ async def test_instructions_that_went_back_serve_again_without_a_person(site, jo
     assert len(here.sent()) == 1
 
 
-@pytest.mark.exhaustive
 async def test_instructions_that_people_approved_serve_on_an_older_connection(
     site, journal, tmp_path
 ):

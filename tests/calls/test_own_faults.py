@@ -173,7 +173,6 @@ def unheard() -> None:
         at += waiters.DOUBT + timedelta(seconds=1)
 
 
-@pytest.mark.exhaustive
 async def test_a_caller_whose_seat_cannot_be_given_back_is_not_waited_for_after_its_lease(
     site: Make, asking: Server, monkeypatch: pytest.MonkeyPatch
 ):

@@ -229,7 +229,6 @@ def test_keys_open_with_the_passphrase_alone(tmp_path):
     assert (ring.secret_key, ring.sealing) == (settings.SECRET_KEY, settings.SLIPSNISSE_KEYS)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.usefixtures("live_db")
 def test_what_was_cut_changed_or_swapped_is_no_backup(tmp_path):
     Server.objects.create(slug="one")

@@ -27,7 +27,7 @@ def _worker(stage: Stage, broker: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(one_in=4)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 async def test_approved_it_runs_once_and_the_caller_has_the_result(
     stage, site, brisk, token, case: Case, way: Way

@@ -157,7 +157,6 @@ async def test_runmcp_serves_one_conversation_whatever_was_kept_of_the_agents_li
     ]
 
 
-@pytest.mark.exhaustive
 async def test_a_list_that_names_a_conversation_is_never_answered_from_what_was_kept(
     stage: Stage,
 ) -> None:

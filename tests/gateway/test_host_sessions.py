@@ -219,7 +219,6 @@ async def test_a_websocket_whose_row_cannot_be_made_is_refused_with_the_reason(
         assert not both.app._connections._taken
 
 
-@pytest.mark.exhaustive
 @one_database
 @pytest.mark.parametrize("lane", [True, False])
 async def test_an_answer_that_was_waited_for_does_not_reach_who_has_lost_access(

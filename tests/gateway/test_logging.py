@@ -91,7 +91,6 @@ def numbers(text: str) -> list[int]:
     return [int(found) for found in re.findall(r"\bline (\d+)$", text, re.MULTILINE)]
 
 
-@pytest.mark.exhaustive
 async def test_nobody_hears_a_line_that_may_be_anothers(stage, site, launched):
     """Calls of two hosts are out at one server, over one pipe; then the call of one, after that of
     the other has ended."""

@@ -190,7 +190,6 @@ async def test_a_grant_of_a_servers_tools_shows_no_prompt(stage, site, launched)
             await host.get_prompt(scene.prompt, {"path": "a.py"})
 
 
-@pytest.mark.exhaustive
 async def test_what_a_prompt_says_of_its_servers_secrets_is_redacted(stage, site, launched):
     scene = await outside(Scene, stage)
     await outside(lambda: decisions.approve_waiting(server=scene.server, actor=ACTOR))

@@ -158,7 +158,6 @@ def test_a_lost_message_and_a_doubled_one_do_no_harm(
     assert broken(but=CUT) == []
 
 
-@pytest.mark.exhaustive
 @pytest.mark.usefixtures("site_worker")
 def test_what_was_rejected_or_is_pending_is_never_run_whoever_is_woken(journal: Path, bob: User):
     pending = ask(1)

@@ -92,7 +92,6 @@ def test_it_fits_a_phone_and_a_screen(window_of: Windows, crowd: Site, width: in
     assert window.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
-@pytest.mark.exhaustive
 @pytest.mark.attack
 def test_hostile_definitions_never_run_and_never_hide_the_facts(
     window_of: Windows, crowd: Site

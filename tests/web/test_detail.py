@@ -327,7 +327,6 @@ def test_what_cannot_be_seen_is_named_and_an_editor_keeps_it(client_of: ClientOf
     assert json.loads(editor[1].replace("&quot;", '"')) == {"query": text}
 
 
-@pytest.mark.exhaustive
 def test_huge_arguments_are_folded_and_only_whole_ones_can_be_approved(client_of: ClientOf):
     held = hold(arguments={"query": "x", "more": "A" * 60_000 + "THE-END"})
     client = client_of("approver")

@@ -142,7 +142,6 @@ def test_as_many_as_like_at_once_get_no_more_tries():
     assert [each is None for each in begun] == [True] * OF_ACCOUNT + [False] * 2
 
 
-@pytest.mark.exhaustive
 def test_a_right_password_forgets_the_wrong_ones_before_it():
     for _ in range(3):
         guess(OF_ACCOUNT - 1)
@@ -219,7 +218,6 @@ def test_attempts_from_many_networks_are_paced_and_not_refused(waited: list[floa
     assert len(waited) == 2, "other accounts are not paced"
 
 
-@pytest.mark.exhaustive
 def test_new_browser_gets_in_while_a_stranger_guesses_from_many_networks(waited: list[float]):
     flood(timezone.now())
     LoginAttempt("ann", everywhere(1000)).begin()
@@ -227,7 +225,6 @@ def test_new_browser_gets_in_while_a_stranger_guesses_from_many_networks(waited:
     assert len(waited) == 1
 
 
-@pytest.mark.exhaustive
 def test_stranger_cannot_fill_the_queue_from_one_network(waited: list[float]):
     now = timezone.now()
     flood(now)

@@ -141,7 +141,6 @@ async def test_it_answers_what_people_write_with_its_tools_and_knows_what_was_sa
         assert each in asked
 
 
-@pytest.mark.exhaustive
 def test_an_answer_is_made_and_told_once_whoever_takes_over(bench: Bench) -> None:
     row = hosted(bench, {"text": "x"})
     talk = begun()

@@ -96,7 +96,6 @@ async def test_a_client_with_a_key_gets_its_answer_after_it_disconnected(
     assert await db_call(lambda: Run.objects.get().state) == RunState.DONE
 
 
-@pytest.mark.exhaustive
 async def test_a_token_that_is_revoked_in_the_queue_starts_no_run(
     bench: Bench, serving: Any
 ) -> None:
@@ -220,7 +219,6 @@ async def test_an_unknown_operation_is_not_a_missing_model(bench: Bench, serving
     assert (nameless.status_code, nameless.json()["error"]["param"]) == (400, "model")
 
 
-@pytest.mark.exhaustive
 async def test_a_chat_client_in_a_browser_may_send_the_headers_of_its_sdk(
     bench: Bench, serving: Any, settings: Any
 ) -> None:

@@ -374,7 +374,6 @@ async def test_what_a_servers_command_names_is_proposed_to_be_read_and_then_its_
     assert (server.sandbox, server.sandbox_read) == ("enforce", named)
 
 
-@pytest.mark.exhaustive
 async def test_site_data_that_a_command_names_is_never_proposed(manager: Any) -> None:
     inside = settings.VAR_DIR / "notes.py"
     inside.write_text("")

@@ -56,7 +56,6 @@ async def driven(worker: Any, prepare: Any) -> Run:
     return await (await worker()).drive(run)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.one_database
 async def test_no_spelling_reaches_a_tool_that_is_not_granted(bench: Bench, worker: Any) -> None:
     def prepare() -> Run:

@@ -104,7 +104,6 @@ async def test_a_step_is_done_when_the_database_is_back(
     )
 
 
-@pytest.mark.exhaustive
 @pytest.mark.both_databases
 async def test_an_answer_whose_commit_was_not_heard_of_is_taken_once(
     bench: Bench, worker: Any, monkeypatch: pytest.MonkeyPatch

@@ -107,7 +107,6 @@ async def test_what_goes_wrong_is_the_tasks_result(bench: Bench, worker: Any) ->
     )
 
 
-@pytest.mark.exhaustive
 async def test_cancelling_the_task_cancels_the_run_down_to_the_server(
     bench: Bench, working: Any
 ) -> None:

@@ -347,6 +347,12 @@ def test_who_may_not_change_people_resets_nobodys(ann):
     assert SecondFactor.objects.filter(user=ann).exists()
 
 
+def test_a_list_without_users_says_so(db: None) -> None:
+    out = StringIO()
+    call_command("secondfactor", stdout=out)
+    assert "no enabled users" in out.getvalue()
+
+
 def test_whoever_controls_the_machine_lists_and_resets_them(ann):
     equipped(ann)
     require("admin")

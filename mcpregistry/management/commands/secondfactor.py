@@ -27,7 +27,10 @@ class Command(BaseCommand):
         if options["reset"]:
             self._reset(options["reset"])
             return
-        for user in User.objects.filter(is_active=True).order_by("username"):
+        users = User.objects.filter(is_active=True).order_by("username")
+        if not users:
+            self.stdout.write("The site has no enabled users.")
+        for user in users:
             now = second_factor.load_factor_standing(user.pk)
             self.stdout.write(
                 f"{user.username}: {'on' if now.uid else 'off'}{', required' if now.required else ''}"

@@ -103,7 +103,7 @@ def _explain_unanswerable_rule(rule: PolicyRule, people: int, short: Sequence[Ag
     else:
         names = ", ".join(f"'{agent}'" for agent in short[:3])
         why = f"owners cannot approve calls of their own agents, and too few other users {who}can approve the calls of {names}"
-    return f"The calls of this rule could never be approved: {why}."
+    return f"The calls of the rule '{rule.name}' could never be approved: {why}."
 
 
 @transaction.atomic

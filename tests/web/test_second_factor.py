@@ -347,7 +347,8 @@ def test_who_may_not_change_people_resets_nobodys(ann):
     assert SecondFactor.objects.filter(user=ann).exists()
 
 
-def test_a_list_without_users_says_so(db: None) -> None:
+def test_a_list_without_users_says_so(ann: User) -> None:
+    ann.delete()
     out = StringIO()
     call_command("secondfactor", stdout=out)
     assert "no enabled users" in out.getvalue()

@@ -524,7 +524,7 @@ def test_an_odd_answer_of_slack_is_a_failure():
         ]
         slack_room(fake.url)
         tell("asked", held())
-        for says in ("not a JSON object", "an error without a name"):
+        for says in ("a text that is not a JSON object", "an error without a name"):
             deliver()
             assert only().last_error == f"Slack answered: {says}."
             due_again()

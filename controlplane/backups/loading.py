@@ -109,8 +109,8 @@ def _find_table(said: dict[str, Any], tables: dict[str, BackupTable]) -> BackupT
     table = tables.get(said["table"])
     if table is None or table.columns != said["columns"]:
         raise ConfigInvalid(
-            f"The backup describes the table {said['table']} differently from the release that created it.",
-            remedy="Restore it with the release that created it.",
+            f"The table {said['table']} of the backup does not have the columns of the release that the backup names.",
+            remedy="Restore the backup with the release that made it.",
         )
     return table
 

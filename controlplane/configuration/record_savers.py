@@ -135,7 +135,7 @@ def _definition(said: Any) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise ConfigInvalid(
             "the entry of the tool has no definition.",
-            remedy="Leave out the entry. The site reads the tool from its server.",
+            remedy="Remove the entry from the document. The site reads the tool from its server.",
         )
     return body
 

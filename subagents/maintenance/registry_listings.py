@@ -61,7 +61,7 @@ def find_by_name(name: str) -> list[dict[str, Any]]:
     if not rows:
         raise NotFound(
             f'No registry of this site lists "{clean_text(name, 200)}".',
-            remedy="Search for the entry first, or ask a user to add its registry.",
+            remedy="Search for the entry first, or ask an administrator to add its registry.",
         )
     return rows
 

@@ -91,8 +91,10 @@ def schema_of(expert: ExpertTool) -> dict[str, Any]:
     """The tool's input schema, whichever notation its arguments are in."""
     if not isinstance(expert.arguments, dict):
         raise ConfigInvalid(
-            "The arguments are not an object.",
-            remedy=error_texts.advise_form("a JSON object", '{"query": {"type": "string"}}'),
+            "The description of the arguments is not a JSON object.",
+            remedy=error_texts.advise_form(
+                "a JSON object with a schema for each argument", '{"query": {"type": "string"}}'
+            ),
         )
     # brings YAML along, which runmcp can do without
     from mcpregistry.domain.formats.slipsnisse import build_input_schema
@@ -111,7 +113,9 @@ def text_parameter(expert: ExpertTool) -> str:
     if len(required) != 1 or required[0] not in texts:
         raise ConfigInvalid(
             f'The expert tool "{expert.name}" cannot be used here, because its only required argument is not a text argument.',
-            remedy=error_texts.advise_form("one required argument", '{"text": {"type": "string"}}'),
+            remedy=error_texts.advise_form(
+                "one required argument of the type string", '{"text": {"type": "string"}}'
+            ),
         )
     return str(required[0])
 

@@ -487,6 +487,6 @@ def _check_prices(version: ExpertVersion, model: LanguageModel | None) -> None:
         and json.loads(version.body).get("max_cost") is not None
     ):
         raise ConfigInvalid(
-            f"This version of the expert tool has a budget in dollars, but {model} has no prices.",
-            remedy="Enter its prices, or choose another model or version.",
+            f"Runs of this version of the expert tool have a limit in dollars, but the model {model} has no prices.",
+            remedy="Enter the prices of the model, or choose another model or another version of the expert tool.",
         )

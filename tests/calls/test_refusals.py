@@ -174,7 +174,7 @@ async def test_who_may_not_decide_takes_nothing_back_and_what_waits_is_no_refusa
     request = await refused(here, bob)
     call = calling(here, {"n": 2})
     (waiting,) = await held()
-    with pytest.raises(Conflict, match="are already allowed"):
+    with pytest.raises(Conflict, match="no longer applies"):
         await db_call(votes.lift_refusal, request_id=waiting.pk, user=bob)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)

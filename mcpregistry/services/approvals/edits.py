@@ -106,7 +106,7 @@ def check(
     if objection := find_objection(request, decision.terms):
         raise Denied(
             f"{objection[0].upper()}{objection[1:]} for a call with these arguments.",
-            remedy="Enter other arguments. Or reject the call, so that the agent can make a new call with these arguments.",
+            remedy="Enter other arguments. Or reject the call, and ask the agent to make a new call with the arguments that you entered.",
         )
 
 

@@ -218,8 +218,8 @@ def lift_refusal(*, request_id: str, user: User, reason: str = "") -> ApprovalRe
         raise Denied(told, remedy=_ANOTHER)
     if not refusals.forget(request):
         raise Conflict(
-            "New requests for this call are already allowed.",
-            remedy="Nothing needs to be done: approvers are asked when an agent makes this call again.",
+            "The earlier rejection of this call no longer applies.",
+            remedy="You need to do nothing: approvers are asked when an agent makes this call again.",
         )
     audit.record_entry(
         kind="approval.refusal_lifted",

@@ -116,8 +116,9 @@ async def test_whoever_waits_hears_of_a_decision_at_once_and_reads_nothing_while
     read: list[list[str]] = []
 
     def states(keys: list[str]) -> dict[str, InvocationState]:
-        read.append(keys)
-        return held_calls.load_call_states(keys)
+        found = held_calls.load_call_states(keys)
+        read.append(keys)  # when the database has answered: what changes now is read by the next
+        return found
 
     await db_call(call, "one")
     await db_call(call, "two")

@@ -145,7 +145,7 @@ async def test_a_question_to_a_model_beside_others_does_not_go_to_the_host(bench
         await working(), "asks__test_input_required_result_multiple_inputs", arguments={}, host=able
     )
     assert (outcome.error_code, outcome.result) == ("INPUT_NEEDED", None)
-    assert "(sampling/createMessage)" in outcome.message
+    assert "sampling/createMessage" in outcome.message
     assert await db_call(runs) == []
 
 
